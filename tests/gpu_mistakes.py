@@ -40,9 +40,9 @@ MISTAKES = {
         "test_ops and losses",
     ),
     "a step over its budget": Mistake(
-        "singa_dask/ops/gpu/ops.py",
-        "return self._kernels.relu(x, slope, limit, out)",
-        "return self._kernels.relu(x + 0, slope, limit, out)",
+        "singa_dask/ops/gpu/normalisation_ops.py",
+        "return self._kernels.add_bias(b, ",
+        "return self._kernels.add_bias(b + 0, ",
         "test_budgets and mnist",
     ),
     "a missing wait": Mistake(

@@ -300,6 +300,10 @@ class Layer(Node):
         """Elements of `ctx.scratch` that a call for so many rows takes."""
         return 0
 
+    def reads_pending(self) -> bool:
+        """Whether `forward` takes its first source as Pending (singa_dask.ops.pending), too."""
+        return False
+
     def kept_size(self, ops: Ops, rows: int) -> int:
         """Elements besides its output that a call for so many rows keeps for the backward call, and then needs no
         `ctx.scratch`."""

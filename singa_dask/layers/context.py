@@ -85,7 +85,8 @@ class Context:
     group: the workers that share the mini-batch; its calls are collective. send_gradient: a split layer calls it with
     the gradient for its source before it computes those of its parameters. output_step: the rows of the output if they
     are not those of `step`. memory: of a recurrent layer. last_output: the output of a named layer at the previous
-    forward call, None at the first one. scratch: memory for one call.
+    forward call, None at the first one. scratch: memory for one call. onto: where calls are launches, the gradient
+    that the one source of a backward call has already, by other readers: a layer may add to it, and return it.
     """
 
     ops: Ops
@@ -99,6 +100,7 @@ class Context:
     last_output: Callable[[str], Array] | None = None
     send_gradient: Callable[[Array], None] = lambda dx: None
     scratch: Scratch = field(default_factory=Scratch)
+    onto: Array = None
     _buffers: dict[str, Array] = field(default_factory=dict)
 
     def buffer(self, key: str, shape: Shape, dtype: Any = None) -> Array:

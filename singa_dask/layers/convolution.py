@@ -80,8 +80,8 @@ class _Convolution(Biased):
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         ctx.x, ctx.x_shape = x[0].reshape(len(x[0]), *self._image), x[0].shape
-        ctx.y = self._slide(ctx, ctx.buffer("y", (len(ctx.x), *self._output)), self.bounds)
-        return ctx.y.reshape(len(ctx.y), *self._shape)
+        ctx.y = self._slide(ctx, ctx.buffer("y", (len(ctx.x), *self._output)), self._added)
+        return self._output_of(ctx.y.reshape(len(ctx.y), *self._shape))
 
     def unbounded(self, ctx: Context) -> Array:
         y = self._slide(ctx, ctx.ops.empty((len(ctx.x), *self._output)), UNBOUNDED)
@@ -89,8 +89,8 @@ class _Convolution(Biased):
 
     # What a subclass implements:
 
-    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
-        """y = the output for ctx.x."""
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds | None) -> Array:
+        """y = the output for ctx.x within bounds; without its bias if they are None."""
         raise NotImplementedError
 
     def _columns(self) -> tuple[Shape, int]:
@@ -134,6 +134,9 @@ class Convolution(_Convolution):
     def _columns(self) -> tuple[Shape, int]:
         return self._image, self._output[-1]
 
+    def reads_pending(self) -> bool:  # by im2col
+        return self.window.area > 1 or max(self.window.stride) > 1 or any(self.window.pad)
+
     def kept_size(self, ops: Ops, rows: int) -> int:
         if not ops.launches or self.partition.splits:
             return 0
@@ -146,11 +149,11 @@ class Convolution(_Convolution):
         ctx.columns = ctx.buffer("columns", self._workspace_shape(ctx.ops, len(x[0]))) if keeps else None
         return super().forward(ctx, *x)
 
-    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
-        bias = None if self.bias is None else self.bias.value
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds | None) -> Array:
+        bias = None if bounds is None or self.bias is None else self.bias.value
         weight, own = self._of_image(self.weight.value), None if bounds is UNBOUNDED else bias
         ctx.ops.convolve(ctx.x, weight, bias if own is None else None, self.window, y, self._workspace(ctx))
-        if own is not None:
+        if own is not None and bounds is not None:
             ctx.ops.add_bias(y.reshape(-1, y.shape[-1]), own, bounds)
         return y
 
@@ -173,8 +176,11 @@ class Convolution(_Convolution):
         return self._input_gradient(ctx, dy) if dx is None and ctx.needs_input_grad else dx
 
     def _input_gradient(self, ctx: Context, dy: Array) -> Array:
-        dx, workspace = ctx.buffer("dx", ctx.x.shape), self._workspace(ctx)
-        weight = self._of_image(self.weight.value)
+        weight, workspace = self._of_image(self.weight.value), self._workspace(ctx)
+        if ctx.onto is not None:
+            ctx.ops.add_input_gradient(dy, weight, self.window, ctx.onto.reshape(ctx.x.shape), workspace)
+            return ctx.onto
+        dx = ctx.buffer("dx", ctx.x.shape)
         return ctx.ops.convolve_backward_input(dy, weight, self.window, dx, workspace).reshape(ctx.x_shape)
 
 
@@ -207,9 +213,10 @@ class TransposedConvolution(_Convolution):
     def _columns(self) -> tuple[Shape, int]:
         return self._output, self._image[-1]
 
-    def _slide(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
+    def _slide(self, ctx: Context, y: Array, bounds: Bounds | None) -> Array:
         weight, bias = self._of_image(self.weight.value), None if self.bias is None else self.bias.value
-        return ctx.ops.convolve_transposed(ctx.x, weight, bias, self.window, y, self._workspace(ctx), bounds)
+        own = UNBOUNDED if bounds is None else bounds
+        return ctx.ops.convolve_transposed(ctx.x, weight, bias, self.window, y, self._workspace(ctx), own)
 
     def backward(self, ctx: Context, dy: Array) -> Array:
         dy, ops, dx = dy.reshape(len(dy), *self._output), ctx.ops, None

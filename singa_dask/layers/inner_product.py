@@ -77,16 +77,17 @@ class InnerProduct(Biased):
         ctx.x_shape, rows = x[0].shape, x[0].shape[0]
         places = prod(self._lead)
         ctx.x_BI = x[0].reshape(rows * places, prod(x[0].shape[1:]) // places)  # there may be no rows here
-        ctx.y = self._product(ctx, ctx.buffer("y", (rows * places, self._outputs)), self.bounds)
-        return ctx.y.reshape(rows, *self._lead, self._outputs)
+        ctx.y = self._product(ctx, ctx.buffer("y", (rows * places, self._outputs)), self._added)
+        return self._output_of(ctx.y.reshape(rows, *self._lead, self._outputs))
 
     def unbounded(self, ctx: Context) -> Array:
         y = self._product(ctx, ctx.ops.empty(ctx.y.shape), UNBOUNDED)
         return y.reshape(ctx.x_shape[0], *self._lead, self._outputs)
 
-    def _product(self, ctx: Context, y: Array, bounds: Bounds) -> Array:
-        bias = self.bias.value if self.bias is not None and self._adds_bias else None
-        if bias is None or bounds is UNBOUNDED:
+    def _product(self, ctx: Context, y: Array, bounds: Bounds | None) -> Array:
+        """y = the output within bounds; without its bias if they are None."""
+        bias = self.bias.value if self.bias is not None and self._adds_bias and bounds is not None else None
+        if bias is None or bounds is None or bounds is UNBOUNDED:
             return ctx.ops.affine(ctx.x_BI, self._weight(), bias, out=y)
         return ctx.ops.add_bias(ctx.ops.affine(ctx.x_BI, self._weight(), None, out=y), bias, bounds)
 

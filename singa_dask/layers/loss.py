@@ -95,7 +95,12 @@ class SoftmaxLoss(LossLayer):
             raise self.problem(message, f"{len(factors)} factors", hint)
         self._factors = np.array(factors) if factors else None
         self._classes, self._smoothing, self._width = classes, self.conf.label_smoothing, shape[-1]
+        self._by_channel = scores[-1:] == shape[-1:]
         return shape
+
+    def reads_pending(self) -> bool:
+        weighted = len(self.proto.srclayers) > 2 or self._factors is not None or self.conf.HasField("ignore_label")
+        return self._by_channel and not (weighted or self._reads_shares or self.partition.splits)
 
     def forward(self, ctx: Context, *x: Array) -> Array:
         logits = x[0].reshape(len(x[0]) * self._places, self._width)

@@ -48,6 +48,9 @@ class Pooling(Layer):
         self._shares = [None if self.is_max else _shares(*each) for each in self._passes]
         return self._shape
 
+    def reads_pending(self) -> bool:
+        return self.is_max
+
     @property
     def overhangs(self) -> bool:
         """Whether a mean is that of fewer elements than a window has."""
@@ -70,6 +73,9 @@ class Pooling(Layer):
     def backward(self, ctx: Context, dy: Array) -> Array:
         for i, (window, image, output) in reversed([*enumerate(self._passes)]):
             of = dy.reshape(-1, *output)
+            if self.is_max and i == 0 and ctx.onto is not None:
+                ctx.ops.add_max_pool_backward(of, ctx.argmax[i], window, ctx.onto.reshape(len(of), *image))
+                return ctx.onto
             dy = ctx.buffer(f"dx{i}", (len(of), *image))
             if self.is_max:
                 ctx.ops.max_pool_backward(of, ctx.argmax[i], window, dy)

@@ -18,6 +18,7 @@ from singa_dask.layers.loss import for_first
 from singa_dask.layers.param import Shape
 from singa_dask.layers.weights import check_weights, same_order, sample_weights
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.pending import settled
 
 
 class ValueLoss(LossLayer):
@@ -91,7 +92,8 @@ class ValueLoss(LossLayer):
         return {"loss": Metric(float(self._factor * ctx.ops.to_host(ctx.loss)), ctx.slope.shape[0])}
 
     def compared(self, ctx: Context) -> tuple[Array, Array, Array]:
-        return *ctx.compared, ctx.sample_weights
+        y, t = ctx.compared
+        return settled(y, ctx.ops), t, ctx.sample_weights
 
 
 class ErrorLoss(ValueLoss):
@@ -123,6 +125,9 @@ class EuclideanLoss(ErrorLoss):
     """
 
     type: ClassVar[str] = "kEuclideanLoss"
+
+    def reads_pending(self) -> bool:
+        return len(self.proto.srclayers) == 2
 
     def compare(self, ctx: Context, x: Array, t: Array, weights: Array) -> tuple[Array, Array, Array]:
         if weights is not None:

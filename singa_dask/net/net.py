@@ -31,6 +31,7 @@ from singa_dask.net.plan import NetPlan, make_plan
 from singa_dask.net.setup import labels_from, set_up, source_shape_of
 from singa_dask.ops import Ops
 from singa_dask.ops.arrays import Array
+from singa_dask.ops.pending import settled
 from singa_dask.tracing import span
 
 
@@ -242,11 +243,15 @@ class Net:
         if name in self.routing.rectified:
             rectified: Any = self.layers[name]
             return rectified.unbounded(self.contexts[name])
-        return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
+        return (
+            self.layers[name].forward(Context(self.ops), value)
+            if name in self.pooled_first
+            else settled(value, self.ops)
+        )
 
     def sources_of(self, name: str) -> list[Array]:
         """What layer `name` read from its sources at the last forward call; valid until the next one."""
-        return self._passes.read_by(name)
+        return [settled(value, self.ops) for value in self._passes.read_by(name)]
 
     def predictions(self) -> dict[str, bool]:
         """The layers whose outputs are predictions: the losses, or else the last layer. For each, whether it outputs

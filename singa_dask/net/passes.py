@@ -102,6 +102,8 @@ class Passes:
             try:
                 dy = None if plan.is_loss else self._take(plan)
                 if plan.is_loss or dy is not None:
+                    if self._ops.launches:
+                        plan.ctx.onto = self._gradients[plan.dx[plan.wanted[0]]] if len(plan.wanted) == 1 else None
                     dx = plan.backward(plan.ctx, dy)
                     if plan.ctx.needs_input_grad:
                         self._collect(plan, dx)
@@ -194,7 +196,7 @@ class Passes:
         array = checked_gradient(array, shape, self._ops.xp)
         if self._gradients[slot] is None:
             self._gradients[slot] = array
-        else:
+        elif array is not plan.ctx.onto:  # else the layer has added to it
             self._gradients[slot] += array  # not to `array`, which may be that of the next source too
 
 

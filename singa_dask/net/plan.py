@@ -17,12 +17,15 @@ from singa_dask.layers.batch_norm import BatchNorm
 from singa_dask.layers.context import Context
 from singa_dask.layers.convolution import Convolution, TransposedConvolution
 from singa_dask.layers.inner_product import InnerProduct
+from singa_dask.layers.loss import SoftmaxLoss
 from singa_dask.layers.param import Param
 from singa_dask.layers.pooling import Pooling
 from singa_dask.layers.transition import Transition
+from singa_dask.layers.value_loss import EuclideanLoss, MSELoss
 from singa_dask.net.graph import Graph
 
 PRODUCTS: tuple[type[Layer], ...] = (Convolution, TransposedConvolution, InnerProduct)
+READERS: tuple[type[Layer], ...] = (Convolution, Pooling, SoftmaxLoss, EuclideanLoss, MSELoss)
 
 
 @dataclass(slots=True)
@@ -125,6 +128,7 @@ def make_plan(
     rectified = _rectify(graph, steps, remembered, PRODUCTS)
     pooled_first = _pool_first(graph, steps, remembered)
     rectified |= _rectify(graph, steps, remembered, (BatchNorm,))
+    _leave_biases(graph, steps, rectified, remembered)
     outputs = {**slots.output, **{name: step.arguments[0] for name, step in pooled_first.items()}}
     counts = slots.count, slots.gradient_count
     return NetPlan(list(steps.values()), backward, idle, *counts, outputs, pooled_first, rectified)
@@ -178,6 +182,23 @@ def _rectify(
                 second.forward = second.backward = _pass_on
                 found.add(name)
     return frozenset(found)
+
+
+def _leave_biases(
+    graph: Graph, steps: Mapping[str, LayerPlan], rectified: Collection[str], remembered: Collection[str]
+) -> None:
+    """Let products leave their bias, and the ReLU behind them, to the one layer that reads what they make, if its
+    kernels add a bias as they read."""
+    for name, step in steps.items():
+        layer: Any = step.layer
+        last = graph.consumers[name][0].consumer if name in rectified else name
+        edges = graph.consumers[last]
+        if type(layer) not in (Convolution, InnerProduct) or len(edges) != 1 or {name, last}.intersection(remembered):
+            continue
+        reader = steps[edges[0].consumer]
+        passed_on = reader.is_loss and graph.consumers[edges[0].consumer]  # its output is what it reads
+        reads = type(reader.layer) in READERS and edges[0].position == 0 and reader.layer.reads_pending()
+        layer.leaves_bias = layer.rectifies(step.ctx.ops) and reads and not passed_on
 
 
 def _pass_on(ctx: Context, array: Any) -> Any:

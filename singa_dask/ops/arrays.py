@@ -83,8 +83,14 @@ class ArrayOps:
         y += b
         return y if bounds == UNBOUNDED else self.xp.clip(y, *bounds, out=y)
 
-    def add_bias_backward(self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False) -> Array:
-        """dy = 0 where y is not between the bounds, in place; out = the gradient of `add_bias` for b, or out += it."""
+    def add_bias_backward(
+        self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False, b: Array | None = None
+    ) -> Array:
+        """dy = 0 where y is not between the bounds, in place; out = the gradient of `add_bias` for b, or out += it.
+
+        y: what `add_bias` has made; with b, what it would be of.
+        """
+        y = y if b is None else y + b
         dy *= (bounds[0] < y) & (y < bounds[1])
         return self.column_sums(dy, out, accumulate)
 

@@ -27,6 +27,7 @@ class ConvolutionOps:
     matmul: Any
     affine: Any
     add_bias: Any
+    empty: Any
 
     def workspace_shape(
         self, x_shape: tuple[int, ...], window: Window, filters: int, limit_nbytes: int, groups: int = 1
@@ -138,6 +139,11 @@ class ConvolutionOps:
         groups = dx.shape[-1] // weight.shape[-2]
         for images, block in self._gradients_of_columns(dy, weight, groups, workspace):
             self.col2im(block, window, dx[images], groups)
+        return dx
+
+    def add_input_gradient(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
+        """dx += what `convolve_backward_input` computes."""
+        dx += self.convolve_backward_input(dy, weight, window, self.empty(dx.shape), workspace)
         return dx
 
     def convolve_transposed(

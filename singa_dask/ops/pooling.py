@@ -17,6 +17,7 @@ class PoolingOps:
     """Pooling over `self.xp`."""
 
     xp: Any
+    empty: Any
 
     @staticmethod
     def argmax_dtype(window: Window) -> type:
@@ -43,6 +44,11 @@ class PoolingOps:
         dx[...] = 0
         for (i, j), (oh, ow), (h, w) in window.offsets(*dx.shape[1:3]):
             dx[:, h, w] += dy[:, oh, ow] * (argmax[:, oh, ow] == i * window.kernel[1] + j)
+        return dx
+
+    def add_max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
+        """dx += what `max_pool_backward` computes."""
+        dx += self.max_pool_backward(dy, argmax, window, self.empty(dx.shape))
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:

@@ -11,18 +11,18 @@ from support.counted_steps import ADAMW, parameters_of, replica_of, spent, steps
 ROWS = 2  # on which launches do not depend
 # Launches, products among them; allocations; uploads. Every step waits once, for one download.
 BUDGETS = {
-    "mlp-64": (43, 4, 2),
-    "mnist-cnn": (30, 4, 2),
-    "cifar10-cnn": (42, 6, 2),
-    "resnet20-64": (256, 88, 2),
+    "mlp-64": (42, 4, 2),
+    "mnist-cnn": (27, 4, 2),
+    "cifar10-cnn": (40, 6, 2),
+    "resnet20-64": (246, 88, 2),
     "transformer-12": (179, 80, 1),
     f"transformer-12{ADAMW}": (186, 86, 1),
-    "gru-512": (233, 14, 1),
-    "lstm-256": (230, 10, 1),
-    "vgg": (60, 4, 2),
-    "unet-16": (98, 3, 2),
-    "conv1d-64": (30, 6, 2),
-    "conv3d-8": (28, 4, 2),
+    "gru-512": (232, 14, 1),
+    "lstm-256": (229, 10, 1),
+    "vgg": (53, 4, 2),
+    "unet-16": (90, 3, 2),
+    "conv1d-64": (27, 6, 2),
+    "conv3d-8": (25, 4, 2),
 }
 
 

@@ -43,7 +43,9 @@ RECTIFIED = [
     layers.Pooling("pool", "conv_relu", pool="MAX", kernel=2, stride=2),
     layers.TransposedConvolution("wide", "pool", num_filters=3, kernel=2, stride=2),
     layers.ReLU("wide_relu", "wide", max_value=0.3),
-    layers.Convolution("unbiased", "wide_relu", num_filters=3, kernel=3, bias_term=False),
+    layers.Convolution("next", "wide_relu", num_filters=3, kernel=3, pad=1),
+    layers.ReLU("next_relu", "next"),
+    layers.Convolution("unbiased", "next_relu", num_filters=3, kernel=3, bias_term=False),
     layers.ReLU("unbiased_relu", "unbiased"),
     layers.InnerProduct("ip", "unbiased_relu", num_output=128),
     layers.ReLU("ip_relu", "ip"),
@@ -51,7 +53,7 @@ RECTIFIED = [
 ]
 
 
-def test_a_relu_behind_a_bias_is_computed_with_it(gpu):
+def test_a_bias_and_the_relu_behind_it_are_computed_together_or_left_to_the_reader(gpu):
     proto, x = (
         NetProto(layer=[layer.proto for layer in RECTIFIED]),
         np.random.default_rng(0).normal(0, 2, (3, 8, 8, 2)),
@@ -61,14 +63,17 @@ def test_a_relu_behind_a_bias_is_computed_with_it(gpu):
         net = Net(proto, Phase.kTrain, ops)
         net.initialise(0)
         net.flat.values[...] += ops.asarray(np.random.default_rng(1).normal(0, 0.1, net.flat.size), ops.dtype)
-        assert net.routing.rectified == (set() if ops.device == "cpu" else {"conv", "wide", "ip"})
+        on_cpu = ops.device == "cpu"
+        assert net.routing.rectified == (set() if on_cpu else {"conv", "wide", "next", "ip"})
+        left = {name for name, layer in net.layers.items() if getattr(layer, "leaves_bias", False)}
+        assert left == (set() if on_cpu else {"conv", "next", "ip"})
         BP().train_one_batch(net, {"data": Batch(ops.asarray(x, ops.dtype))}, Step(total_rows=3))
         outputs = [net.output(layer.name) for layer in RECTIFIED[1:]]
         found.append([ops.to_host(array) for array in (net.flat.grads, *outputs)])
     tolerance = 2e-4 if gpu.dtype == np.float32 else 1e-9
     for want, got in zip(*found, strict=True):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-    assert all((of_conv < 0).any() for of_conv in (found[1][1], found[1][4], found[1][8]))
+    assert all((found[1][i] < 0).any() for i in (1, 4, 6, 10)), "what ReLUs read"
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(512, True), (1, False)])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from singa_dask.ops import Ops, Window
+from singa_dask.ops.pending import Pending, settled
 from singa_dask.ops.random import Columns, stream_key
 
 Case = Callable[[Ops, np.random.Generator], list[Any]]
@@ -68,6 +69,8 @@ def _biases(ops: Ops, rng: np.random.Generator) -> list[Any]:
         for bounds, more in (((0.0, 0.7), False), ((0.0, inf), True)):
             total = draw(ops, rng, columns)
             results += [ops.add_bias_backward(y, dy, bounds, total, accumulate=more), dy.copy()]
+        y = draw(ops, rng, rows, columns)
+        results += [ops.add_bias_backward(y, dy, (-0.2, 0.7), draw(ops, rng, columns), b=bias), dy]
     return results
 
 
@@ -100,6 +103,7 @@ def _convolution(
             results += [
                 ops.convolve(x, weight, bias, window, ops.empty(dy.shape), columns),
                 *_by_columns(ops, x, weight, dy, window, columns),
+                *_of_pending(ops, x, own, weight, dy, window, columns),
                 ops.convolve_transposed(dy, weight, None, window, ops.empty(x.shape), columns),
                 ops.convolve_transposed(dy, weight, own, window, ops.empty(x.shape), columns),
                 ops.convolve_transposed(dy, weight, own, window, ops.empty(x.shape), columns, (0.0, 2.0)),
@@ -107,6 +111,7 @@ def _convolution(
                 ops.convolve_backward_weight(x, dy, window, ops.empty(weight.shape), columns),
                 ops.convolve_backward_weight(x, dy, window, total, columns, accumulate=True),
                 ops.convolve_backward_input(dy, weight, window, ops.empty(x.shape), columns),
+                ops.add_input_gradient(dy, weight, window, x.copy(), columns),
             ]
         return results
 
@@ -123,6 +128,23 @@ def _by_columns(ops: Ops, x: Any, weight: Any, dy: Any, window: Window, workspac
         else:
             ops.convolve_backward_weight(x, dy, window, total, workspace, accumulate=bool(more))
     return totals
+
+
+def pending(ops: Ops, x: Any, bias: Any, bounds: tuple[float, float]) -> Any:
+    """An array whose bias is still to come, if kernels of the device read such ones."""
+    each = Pending(x, bias, bounds)
+    return each if ops.launches else settled(each, ops)
+
+
+def _of_pending(ops: Ops, x: Any, bias: Any, weight: Any, dy: Any, window: Window, workspace: Any) -> list[Any]:
+    """Convolutions of an array whose bias is still to come, but for those that need no columns."""
+    if window.area == 1 and max(window.stride) == 1 and not any(window.pad):
+        return []
+    x = pending(ops, x, bias, (0.0, 0.9))
+    return [
+        ops.convolve(x, weight, None, window, ops.empty(dy.shape), workspace),
+        ops.convolve_backward_weight(x, dy, window, ops.empty(weight.shape), workspace),
+    ]
 
 
 def _upsampling(ops: Ops, rng: np.random.Generator) -> list[Any]:
@@ -146,6 +168,8 @@ def _pooling(window: Window, height: int, width: int, rows: int, channels: int) 
             ops.max_pool(x, window, ops.empty(shape), argmax),
             argmax,
             ops.max_pool_backward(dy, argmax, window, ops.empty(x.shape)),
+            ops.max_pool(pending(ops, broken, dy[0, 0, 0], (0.0, 2.0)), window, ops.empty(shape), argmax.copy()),
+            ops.add_max_pool_backward(dy, argmax, window, x.copy()),
             ops.average_pool(x, window, ops.empty(shape)),
             ops.average_pool_backward(dy, window, ops.empty(x.shape)),
         ]
@@ -280,7 +304,12 @@ def _losses(ops: Ops, rng: np.random.Generator) -> list[Any]:
         results += (three := [ops.empty(x.shape) for _ in range(3)])
         ops.binary_cross_entropy(x * 9, t, positive, three)
         squares = ops.half_squares(x, t, error := ops.empty(x.shape))
-        results += [np.array([float(squares)]), error]
+        results += [np.array([float(squares)]), error.copy()]
+        squares = ops.half_squares(pending(ops, x, positive, (-inf, inf)), t, error)
+        numbers = ops.softmax_cross_entropy(
+            pending(ops, x, positive, (0.0, 3.0)), labels, 2, out := ops.empty(x.shape)
+        )
+        results += [np.array([float(squares), *ops.floats(numbers)[:2]]), error, out]
         ties = ops.asarray(rng.integers(0, 3, (rows, classes)), ops.dtype)
         results += [ops.asarray([ops.count_topk(ties, labels, 2)]), ops.argsort_topk(ties, 2)]
     return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from singa_dask.ops.gpu.warps import LANE
+from singa_dask.ops.gpu.warps import BIAS, LANE, bounded
 
 
 class Sums(NamedTuple):
@@ -45,19 +45,19 @@ _MOMENTS = "out[c] = s0; out[columns + c] = s1;"
 COLUMNS: dict[str, Sums] = {
     "column_sums": Sums("raw T x, bool more", ("x[e]",), "raw S out", "out[c] = s0 + (more ? out[c] : S(0));"),
     "bounded_sums": Sums(
-        "raw T y, T low, T high, bool more",
+        f"raw T y, {BIAS}, bool more",
         ("g",),
         "raw S out",
         "out[c] = s0 + (more ? out[c] : S(0));",
-        f"const T z = y[e]; {_CUT}",
+        f"const T z = biased ? y[e] + bias[c] : y[e]; {_CUT}",
         "raw T d",
     ),
     "half_squares": Sums(
-        "raw T x, raw S t",
+        f"raw T x, {BIAS}, int64 channels, raw S t",
         ("z * z",),
         "raw float64 out",
         "out[c] = s0 / 2;",
-        "const double z = error[e] = x[e] - t[e];",
+        f"{bounded('x[e]', 'e % channels')} const double z = error[e] = value - t[e];",
         "raw T error",
     ),
     "squared_norm": Sums("raw T x", ("(double)x[e] * x[e]",), "raw float64 out", "out[c] = s0;"),

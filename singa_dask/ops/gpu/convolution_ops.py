@@ -8,6 +8,7 @@ from typing import Any
 
 from singa_dask.ops.arrays import UNBOUNDED, Array, Bounds
 from singa_dask.ops.base import Ops
+from singa_dask.ops.pending import Pending
 from singa_dask.ops.window import Window
 
 Shape = tuple[int, ...]
@@ -30,6 +31,11 @@ def _volume(window: Window, image: Shape, groups: int) -> tuple[int, ...]:
     return image[0], *size, image[-1] // groups, groups, *output, *(n for each in rest for n in each)
 
 
+def as_read(x: Any) -> tuple[Any, ...]:
+    """An array or Pending as kernels take it: the array, its bias, whether it has one, and bounds."""
+    return (x.array, x.bias, True, *x.bounds) if isinstance(x, Pending) else (x, x, False, *UNBOUNDED)
+
+
 class GpuConvolutionOps(Ops):
     """Convolution by im2col and cuBLAS."""
 
@@ -40,18 +46,27 @@ class GpuConvolutionOps(Ops):
         return not _of_pixels(window, x, weight) and prod(workspace) == whole
 
     def im2col(self, x: Array, window: Window, columns: Array, groups: int = 1) -> None:
+        array, *given = as_read(x)
         if groups == 1 and window.plain:
-            self._kernels.im2col(x, *geometry(window, x.shape), columns)
+            self._kernels.im2col(array, *geometry(window, x.shape), *given, columns)
         else:
-            self._kernels.im2col_volume(x, *_volume(window, x.shape, groups), columns)
+            self._kernels.im2col_volume(array, *_volume(window, x.shape, groups), *given, columns)
 
     def col2im(self, columns: Array, window: Window, x: Array, groups: int = 1) -> None:
-        self._add_columns(columns, window, x, groups, None, UNBOUNDED)
+        self._pixels_of(columns, window, x, groups)
 
-    def _add_columns(
-        self, columns: Array, window: Window, x: Array, groups: int, bias: Array | None, bounds: Bounds
+    def _pixels_of(
+        self,
+        columns: Array,
+        window: Window,
+        x: Array,
+        groups: int,
+        bias: Array | None = None,
+        bounds: Bounds = UNBOUNDED,
+        more: bool = False,
     ) -> None:
-        given = columns if bias is None else bias, bias is not None, *bounds
+        """`col2im`, or more than that added to x; then `add_bias`."""
+        given = columns if bias is None else bias, bias is not None, *bounds, more
         if groups == 1 and window.plain:
             self._kernels.col2im(columns, *geometry(window, x.shape), *given, x)
         else:
@@ -79,6 +94,15 @@ class GpuConvolutionOps(Ops):
         self.gemm(_pixels(dy), _pixels(weight).T, out=_pixels(dx))
         return dx
 
+    def add_input_gradient(self, dy: Array, weight: Array, window: Window, dx: Array, workspace: Array) -> Array:
+        if _of_pixels(window, dx.shape, weight.shape):
+            self.gemm(_pixels(dy), _pixels(weight).T, out=_pixels(dx), accumulate=True)
+            return dx
+        groups = dx.shape[-1] // weight.shape[-2]
+        for images, block in self._gradients_of_columns(dy, weight, groups, workspace):
+            self._pixels_of(block, window, dx[images], groups, more=True)
+        return dx
+
     def convolve_transposed(
         self,
         x: Array,
@@ -93,7 +117,7 @@ class GpuConvolutionOps(Ops):
             return super().convolve_transposed(x, weight, bias, window, out, workspace, bounds)
         groups = out.shape[-1] // weight.shape[-2]
         for images, block in self._gradients_of_columns(x, weight, groups, workspace):
-            self._add_columns(block, window, out[images], groups, bias, bounds)
+            self._pixels_of(block, window, out[images], groups, bias, bounds)
         return out
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.base import Ops
 from singa_dask.ops.gpu.column_kernels import COLUMNS
+from singa_dask.ops.gpu.convolution_ops import as_read
 from singa_dask.ops.gpu.warps import LANES, THREADS, WARPS
 from singa_dask.ops.normalisation import UNBOUNDED, BatchStatistics, Bounds, GroupSum
 from singa_dask.ops.update import Where
@@ -51,11 +52,15 @@ class GpuNormalisationOps(Ops):
     def add_bias(self, y: Array, b: Array, bounds: Bounds = UNBOUNDED) -> Array:
         return self._kernels.add_bias(b, y.shape[1], *bounds, y)
 
-    def add_bias_backward(self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False) -> Array:
-        return self._columns("bounded_sums", y.shape, (y, *bounds, accumulate), out, written=[dy])
+    def add_bias_backward(
+        self, y: Array, dy: Array, bounds: Bounds, out: Array, accumulate: bool = False, b: Array | None = None
+    ) -> Array:
+        given = y, y if b is None else b, b is not None, *bounds, accumulate
+        return self._columns("bounded_sums", y.shape, given, out, written=[dy])
 
     def half_squares(self, x: Array, t: Array, error: Array) -> Array:
-        return self._columns("half_squares", (x.size, 1), (x, t), self.xp.empty((), np.float64), written=[error])
+        given = *as_read(x), x.shape[-1], t
+        return self._columns("half_squares", (error.size, 1), given, self.xp.empty((), np.float64), written=[error])
 
     def sum_rows(self, x: Array, out: Array) -> Array:
         return self.column_sums(x, out)
@@ -149,7 +154,7 @@ class GpuNormalisationOps(Ops):
     ) -> Sequence[Array]:
         numbers = self.xp.empty((len(x), 2), np.float64)
         self._kernels.softmax_cross_entropy(
-            x, labels, x.shape[1], topk, smoothing, out, numbers, size=LANES * len(x)
+            *as_read(x), labels, x.shape[1], topk, smoothing, out, numbers, size=LANES * len(x)
         )  # fmt: skip
         return self.column_sums(numbers, self.xp.empty(2, np.float64))
 

@@ -15,7 +15,7 @@ from singa_dask.ops.compute import check_compute
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.codec_kernels import SixteenBitKernels
-from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps, geometry
+from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps, as_read, geometry
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.product_ops import GpuProductOps
@@ -99,12 +99,16 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
         return super().floats(scalars)
 
     def max_pool(self, x: Array, window: Window, out: Array, argmax: Array) -> Array:
-        self._kernels.max_pool(x, *geometry(window, x.shape), out, argmax)
+        array, *given = as_read(x)
+        self._kernels.max_pool(array, *geometry(window, x.shape), *given, out, argmax)
         return out
 
     def max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
-        sizes = geometry(window, dx.shape)
-        self._kernels.max_pool_backward(dy, argmax, *sizes, dx)
+        self._kernels.max_pool_backward(dy, argmax, *geometry(window, dx.shape), False, dx)
+        return dx
+
+    def add_max_pool_backward(self, dy: Array, argmax: Array, window: Window, dx: Array) -> Array:
+        self._kernels.max_pool_backward(dy, argmax, *geometry(window, dx.shape), True, dx)
         return dx
 
     def average_pool(self, x: Array, window: Window, out: Array) -> Array:

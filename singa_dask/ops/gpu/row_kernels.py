@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from singa_dask.ops.gpu.warps import LANE
+from singa_dask.ops.gpu.warps import BIAS, LANE, bounded
 
 # Of row `warp`: the largest element, and what the sum of exp(x - top) needs.
 _ROW = f"{LANE} const long long start = warp * columns;"
 _TOP = """
-    T top = x[start];
-    for (int k = lane; k < columns; k += LANES) top = x[start + k] > top ? x[start + k] : top;
+    T top = at(0);
+    for (int k = lane; k < columns; k += LANES) { const T z = at(k); top = z > top ? z : top; }
     top = largest(top);
 """
 # Of row and group `warp`: element k is channel k % K of position k / K.
@@ -33,9 +33,11 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     "softmax": (
         "raw T x, int32 columns",
         "raw T y",
-        f"""{_ROW}{_TOP}
+        f"""{_ROW}
+    const auto at = [&](int k) -> T {{ return x[start + k]; }};
+    {_TOP}
     T sum = 0;
-    for (int k = lane; k < columns; k += LANES) {{ const T e = exp(x[start + k] - top); y[start + k] = e; sum += e; }}
+    for (int k = lane; k < columns; k += LANES) {{ const T e = exp(at(k) - top); y[start + k] = e; sum += e; }}
     sum = total(sum);
     for (int k = lane; k < columns; k += LANES) y[start + k] /= sum;
     """,
@@ -52,21 +54,23 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     ),
     # numbers: of each row its loss, and whether its label is among the topk largest. NaN where the label is no class.
     "softmax_cross_entropy": (
-        "raw T x, raw L labels, int32 columns, int32 topk, T smoothing",
+        f"raw T x, {BIAS}, raw L labels, int32 columns, int32 topk, T smoothing",
         "raw T y, raw float64 numbers",
-        f"""{_ROW}{_TOP}
+        f"""{_ROW}
+    const auto at = [&](int k) -> T {{ {bounded("x[start + k]", "k")} return value; }};
+    {_TOP}
     const L given = labels[warp];
     const bool outside = !(given >= 0 && given < columns);
     const int label = outside ? 0 : (int)given;
-    const T value = x[start + label];
+    const T of_label = at(label);
     T sum = 0, shifted = 0;
     int before = 0;
     for (int k = lane; k < columns; k += LANES) {{
-        const T z = x[start + k], e = exp(z - top);
+        const T z = at(k), e = exp(z - top);
         y[start + k] = e;
         sum += e;
         shifted += z - top;
-        before += z > value || (z == value && k < label);
+        before += z > of_label || (z == of_label && k < label);
     }}
     sum = outside ? T(nan("")) : total(sum);
     shifted = total(shifted);
@@ -74,8 +78,8 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     for (int k = lane; k < columns; k += LANES) y[start + k] /= sum;
     if (lane == 0) {{
         const T smoothed = smoothing > 0 ? smoothing * shifted / columns : T(0);
-        numbers[2 * warp] = log(sum) - (T(1) - smoothing) * (value - top) - smoothed;
-        numbers[2 * warp + 1] = before < topk && value == value;
+        numbers[2 * warp] = log(sum) - (T(1) - smoothing) * (of_label - top) - smoothed;
+        numbers[2 * warp + 1] = before < topk && of_label == of_label;
     }}
     """,
     ),

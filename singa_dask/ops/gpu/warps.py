@@ -37,3 +37,13 @@ template <typename V> __device__ V before(int lane, V x) {{
 #endif
 """
 LANE = "const int lane = i % LANES; const long long warp = i / LANES;"
+
+# What kernels add to an element as they read it, and its bounds.
+BIAS = "raw T bias, bool biased, T low, T high"
+
+
+def bounded(element: str, channel: str = "c") -> str:
+    """const T value: an element with the bias of its channel, within bounds."""
+    return f"""const T biased_sum = biased ? {element} + bias[{channel}] : {element};
+    const T value = biased_sum < low ? low : biased_sum > high ? high : biased_sum;
+"""

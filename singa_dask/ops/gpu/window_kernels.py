@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from singa_dask.ops.gpu.warps import BIAS, bounded
+
 # Lengths are int32, element counts long long: a buffer of columns may exceed 2^31 elements.
 _WINDOW = "int32 kh, int32 kw, int32 sh, int32 sw, int32 ph, int32 pw"
 _PIXEL = """
@@ -16,12 +18,6 @@ _OUTPUT = """
 _COVERED = """
     const int oh_first = h + ph < kh ? 0 : (h + ph - kh) / sh + 1, oh_last = min((h + ph) / sh, oh_count - 1);
     const int ow_first = w + pw < kw ? 0 : (w + pw - kw) / sw + 1, ow_last = min((w + pw) / sw, ow_count - 1);
-"""
-# What is added to a pixel, and its bounds.
-_BIAS = "raw T bias, bool biased, T low, T high"
-_BOUNDED = """
-    const T value = biased ? total + bias[c] : total;
-    pixel = value < low ? low : value > high ? high : value;
 """
 _SIZES = "int32 height, int32 width, int32 channels, int32 oh_count, int32 ow_count"
 # Of volumes, dilated and in groups of channels; images are volumes of one layer.
@@ -48,31 +44,32 @@ _VOLUME = ", ".join(
 
 KERNELS: dict[str, tuple[str, str, str]] = {
     "im2col": (
-        f"raw T x, {_SIZES}, {_WINDOW}",
+        f"raw T x, {_SIZES}, {_WINDOW}, {BIAS}",
         "T column",
-        """
+        f"""
     const long long c = i % channels, rest = i / channels / kw / kh, b = rest / ow_count / oh_count;
     const int w = rest % ow_count * sw - pw + i / channels % kw;
     const int h = rest / ow_count % oh_count * sh - ph + i / channels / kw % kh;
     const bool inside = h >= 0 && h < height && w >= 0 && w < width;
-    column = inside ? x[((b * height + h) * width + w) * channels + c] : T(0);
+    const T pixel = inside ? x[((b * height + h) * width + w) * channels + c] : T(0);
+    {bounded("pixel")} column = inside ? value : T(0);
     """,
     ),
     "col2im": (
-        f"raw T columns, {_SIZES}, {_WINDOW}, {_BIAS}",
+        f"raw T columns, {_SIZES}, {_WINDOW}, {BIAS}, bool more",
         "T pixel",
         f"""{_PIXEL}{_COVERED}
-    T total = 0;
+    T total = more ? pixel : T(0);
     for (int oh = oh_first; oh <= oh_last; ++oh)
         for (int ow = ow_first; ow <= ow_last; ++ow) {{
             const long long row = (b * oh_count + oh) * ow_count + ow;
             total += columns[((row * kh + h + ph - oh * sh) * kw + w + pw - ow * sw) * channels + c];
         }}
-    {_BOUNDED}
+    {bounded("total")} pixel = value;
     """,
     ),
     "max_pool": (
-        f"raw T x, {_SIZES}, {_WINDOW}",
+        f"raw T x, {_SIZES}, {_WINDOW}, {BIAS}",
         "T y, S argmax",
         f"""{_OUTPUT}
     bool any = false;
@@ -80,7 +77,8 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     int position = 0;
     for (int h = max(h0, 0); h < min(h0 + kh, height); ++h)
         for (int w = max(w0, 0); w < min(w0 + kw, width); ++w) {{
-            const T value = x[((b * height + h) * width + w) * channels + c];
+            const T pixel = x[((b * height + h) * width + w) * channels + c];
+            {bounded("pixel")}
             if (any && value <= best) continue;
             if (any && best != best && value == value) continue;
             any = true;
@@ -92,10 +90,10 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "max_pool_backward": (
-        f"raw T dy, raw S argmax, {_SIZES}, {_WINDOW}",
+        f"raw T dy, raw S argmax, {_SIZES}, {_WINDOW}, bool more",
         "T dx",
         f"""{_PIXEL}{_COVERED}
-    T total = 0;
+    T total = more ? dx : T(0);
     for (int oh = oh_first; oh <= oh_last; ++oh)
         for (int ow = ow_first; ow <= ow_last; ++ow) {{
             const long long k = ((b * oh_count + oh) * ow_count + ow) * channels + c;
@@ -127,9 +125,9 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     """,
     ),
     "im2col_volume": (
-        f"raw T x, {_VOLUME}",
+        f"raw T x, {_VOLUME}, {BIAS}",
         "T column",
-        """
+        f"""
     long long rest = i / channels;
     const long long c = i % channels;
     const int kx = rest % kw; rest /= kw;
@@ -140,11 +138,12 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     const int d = rest % od_count * sd - pd + kz * dd; rest /= od_count;
     const long long b = rest % images, g = rest / images;
     const bool inside = d >= 0 && d < depth && h >= 0 && h < height && w >= 0 && w < width;
-    column = inside ? x[((((b * depth + d) * height + h) * width + w) * groups + g) * channels + c] : T(0);
+    const T pixel = inside ? x[((((b * depth + d) * height + h) * width + w) * groups + g) * channels + c] : T(0);
+    {bounded("pixel", "g * channels + c")} column = inside ? value : T(0);
     """,
     ),
     "col2im_volume": (
-        f"raw T columns, {_VOLUME}, {_BIAS}",
+        f"raw T columns, {_VOLUME}, {BIAS}, bool more",
         "T pixel",
         f"""
     long long rest = i / channels;
@@ -153,7 +152,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
     const int h = rest % height + ph; rest /= height;
     const int d = rest % depth + pd;
     const long long b = rest / depth;
-    T total = 0;
+    T total = more ? pixel : T(0);
     for (int kz = 0; kz < kd; ++kz) {{
         const int z = d - kz * dd;
         if (z < 0 || z % sd || z / sd >= od_count) continue;
@@ -168,8 +167,7 @@ KERNELS: dict[str, tuple[str, str, str]] = {
             }}
         }}
     }}
-    const long long of_all = g * channels + c;
-    {_BOUNDED.replace("[c]", "[of_all]")}
+    {bounded("total", "g * channels + c")} pixel = value;
     """,
     ),
 }
