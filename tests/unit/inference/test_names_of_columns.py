@@ -112,7 +112,7 @@ def test_without_names_the_places_count(kind, trained, tmp_path):
 
 @pytest.mark.parametrize("trained", TRAINED)
 def test_dates_of_the_steps_rise(trained, tmp_path):
-    net, given = windowed(tmp_path, TRAINED[trained]), array(W, "stv").assign_coords(t=TIMES[:5])
+    net, given = windowed(tmp_path, TRAINED[trained]), array(W, "stv").assign_coords(t=TIMES[:5].values)
     net.predict(given)
     net.predict(given.assign_coords(t=-np.arange(5)))  # lags
     with pytest.raises(DataError, match=r"its times do not rise.* Give x of data\.sortby\('t'\)"):
