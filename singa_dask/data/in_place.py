@@ -20,6 +20,7 @@ from singa_dask.data.ingest.stage import StagePlan, encoded
 from singa_dask.data.manifest import WAY_OUT, Manifest, Shard
 from singa_dask.data.origins import Origins
 from singa_dask.data.shards import contiguous_range, open_untrusted
+from singa_dask.data.sources.arrays import is_turned
 from singa_dask.data.sources.conventions import packing
 from singa_dask.data.sources.files import Block, RowsBlock
 from singa_dask.data.sources.source import Source
@@ -37,8 +38,12 @@ def index(source: Source, out: Path, window: int | None = None, overwrite: bool 
     """
     blocks = [block for block in source.blocks if isinstance(block, RowsBlock)]
     paths = list(dict.fromkeys(rows.path for block in blocks for rows in block.rows))
-    stored = {name: _stored(paths[0], dataset) for name, dataset in blocks[0].columns.items()}
-    source = replace(source, table=False)
+    if any(is_turned(block) for block in blocks):
+        told = "the files have the same coordinates or dimensions in different orders"
+        raise DataError(f"{source.name}: {told}, and are read in place as they lie. {_CONVERT}")
+    columns_of = blocks[0].columns.items()
+    stored = {name: _stored(paths[0], dataset) for name, dataset in columns_of if name != source.time}
+    source = replace(source, table=False, time=None)
     plan = StagePlan(out, replace(source, blocks=()), Encoding(), 0, False, Rules(Splits()))
     tasks = dict(enumerate(enumerate(source.blocks)))
     found = run_all(partial(_facts, plan), tasks, None, lambda *_: None, {})

@@ -22,7 +22,7 @@ from singa_dask.data.schema import (
     scalars_of,
 )
 from singa_dask.data.sources.conventions import VALID, is_any, overlooked, packing, units_of
-from singa_dask.data.sources.stored import Stored, of_values
+from singa_dask.data.sources.stored import Stored, of_values, stored
 from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,9 @@ class Labels:
     variables: tuple[str, ...] = ()
 
     def of(self, values: Any) -> Any:
-        """Values with these dimensions as a DataArray, or with these units alone."""
-        if not self.dims:
-            return of_values(values, self.along.units)
+        """Values with these dimensions as a DataArray, or as an array of a file."""
+        if self.dims[:1] == (_ROWS,):
+            return of_values(values, self.along)
         import xarray
 
         coords = {**self.coords, **self.along.scalars}
@@ -134,7 +134,7 @@ def labels_of(array: Any, what: str) -> Labels | None:
     """Those of a DataArray, which may be a Dataset that was `stacked`, or of an array of h5py or zarr."""
     if isinstance(array, Stored):
         along = array.along()
-        return Labels((_ROWS, *along.dims) if along.dims else (), {}, along)
+        return Labels((_ROWS, *along.dims), {}, along)
     if not is_labelled(array):
         return None
     variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
@@ -202,7 +202,7 @@ def turned(array: Any, trained: Along, what: str, *, warns: Along | None = None)
     all else as it is. Raises DataError if they do not suit these. warns: of coordinates other than there, by default
     than in training."""
     if isinstance(array, Stored):
-        array.check_like(trained, what)
+        return array.like(trained, what)
     if not is_labelled(array):
         return array
     trained = trained.named_like(along_of(array, what))
@@ -243,6 +243,15 @@ def check_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
                     )
     plain = {what: array for what, array in after.items() if hasattr(array, "dtype") and not is_labelled(array)}
     schema.check_turned(moved, {what: array.shape[1:] for what, array in plain.items()}, "the training data")
+
+
+def check_fields(given: Sequence[tuple[str, Any]]) -> None:
+    """Raise DataError if an array of a file has the dimensions or coordinates of what is given with it in another
+    order. By names for messages."""
+    known = [(what, stored(each)) for what, each in given if not hasattr(each, "data_vars")]
+    if any(isinstance(each, Stored) for _, each in known):
+        told = ((what, labels_of(each, what)) for what, each in known)
+        schema.check_orders([(what, labels.along) for what, labels in told if labels is not None])
 
 
 def in_order(x: Any, like: Any, what: str) -> Any:

@@ -112,7 +112,7 @@ def _described(each: Any, what: str, trained: Along) -> tuple[Any, Along]:
         each = each.drop_vars([name for name, coord in each.coords.items() if not coord.dims])  # each has its own
         return each, along_of(as_samples(each), what)
     if isinstance(each, Stored):
-        return each, each.along(lone=True)
+        return each, each.along(lone=True)._replace(scalars={})
     if (index := index_of(each)) is None:
         return each, Along()
     if not is_table(each):  # a Series, which is a row of a table if its labels are texts

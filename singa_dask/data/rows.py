@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from singa_dask.data.containers import in_name_order, is_lazy
-from singa_dask.data.labelled import first_array, in_order, index_along, is_labelled, shared_levels
+from singa_dask.data.labelled import check_fields, first_array, in_order, index_along, is_labelled, shared_levels
 from singa_dask.data.schema import order_like
 from singa_dask.data.times import instants
 from singa_dask.errors import DataError
@@ -30,12 +30,17 @@ def index_of(x: Any) -> Any:
 def beside(like: Any, value: Any, what: str) -> Any:
     """What is given beside X, row by row: with the same labels in the same order, a DataArray also with the same
     dimensions and other coordinates. Raises DataError if its labels say that the rows are others."""
+    check_fields([("X", each) for each in _members(like)] + [(what, value)])
     first = first_array(like)
     if first is not None and is_labelled(value) and not hasattr(value, "data_vars"):
         value = in_order(value, first, what)
-    for each in like.values() if isinstance(like, Mapping) and not is_labelled(like) else [like]:
+    for each in _members(like):
         value = in_rows(each, value, what)
     return value
+
+
+def _members(x: Any) -> list[Any]:
+    return [*x.values()] if isinstance(x, Mapping) and not is_labelled(x) else [x]
 
 
 def in_same_rows(given: Iterable[tuple[str, Any]]) -> list[Any]:

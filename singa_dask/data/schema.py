@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +133,21 @@ class Along(NamedTuple):
             )
         axes = tuple(map(own.dims.index, trained.dims)) if own.dims != trained.dims else ()
         return Turn(axes, tuple((trained.dims.index(dim), order) for dim, order in orders.items()))
+
+    def check_order(self, other: Along, what: str, where: str = "the training data") -> None:
+        """Raise DataError as `turn_to`, and if the samples would have to be turned."""
+        turn = self.turn_to(other, what, where)
+        if turn != AS_THEY_ARE:
+            told = f"has samples along {_listed(self.dims)}, but in {where} along {_listed(other.dims)}"
+            if not turn.axes:
+                names = _listed([other.dims[axis] for axis, _ in turn.places])
+                told = f"has the coordinates along {names} in another order than in {where}"
+            raise DataError(f"{what}: {told}. Reorder it, or open it with xarray: a DataArray is put in order.")
+
+    def shared(self, other: Along) -> Along:
+        """What is known of the dimensions that the other one has too."""
+        known = {dim: at for dim, at in self.coordinates.items() if dim in other.dims}
+        return Along(tuple(filter(other.dims.__contains__, self.dims)), known)
 
     def named_like(self, other: Along) -> Along:
         """A table's rows and columns as the dimensions of an array, by the coordinates that are the names of the
@@ -350,6 +366,13 @@ def check_turned(turned: Mapping[int, str], others: Mapping[str, Sequence[int]],
                 f"{what}: has an axis of {size:,} without coordinates here or there, and {turned[size]} is in another "
                 f"order than in {where}. Give both as DataArrays, or both in that order."
             )
+
+
+def check_orders(given: Sequence[tuple[str, Along]]) -> None:
+    """Raise DataError if of what is given together, some has the same dimensions or coordinates in another order. By
+    names for messages."""
+    for (other, like), (what, own) in combinations(given, 2):
+        own.shared(like).check_order(like.shared(own), what, other)
 
 
 def check_units(known: str, own: str, what: str, where: str) -> None:

@@ -126,11 +126,11 @@ def not_finite(data: KnownData, layer: str, features: Any, ready: Any, before: i
 
 def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: bool = False) -> Any:
     """What is given for an input layer, see `native`. what: "x" or "y". lone: whether it is a single sample. Raises
-    DataError for an array of h5py or zarr with other dimensions or units than those of the training data, and for
-    samples in a list likewise, see `listed`."""
+    DataError for an array of h5py or zarr with other dimensions, coordinates or units than those of the training data,
+    and for samples in a list likewise, see `listed`."""
     array, trained = native(array), known.along(layer, answers=what == "y")
     if isinstance(array, Stored):
-        array.check_like(trained, f"{what} of {layer}", lone=lone)
+        array = array.like(trained, f"{what} of {layer}", lone=lone)
     return together(array, what, trained)[0]
 
 

@@ -17,6 +17,7 @@ from singa_dask.data.containers import dense, is_lazy, is_table
 from singa_dask.data.labelled import (
     VARIABLE,
     as_table,
+    check_fields,
     check_turned,
     dims_of,
     first_array,
@@ -79,7 +80,7 @@ def _member(model: Model, layer: str, x: Any, output: str) -> Any:
     """What one input layer reads of an array or a table in memory."""
     table, known = native(x), model.known.inputs.get(layer)
     if not is_table(table):
-        return as_recorded(model.known, layer, x, "x")
+        return as_recorded(model.known, layer, table, "x")
     if is_lazy(table):
         hint = "Give x.compute(), or a Dask array."
         raise ConfigError(Problem("x", f"has a Dask DataFrame for the input layer {layer!r}", hint=hint))
@@ -144,7 +145,9 @@ def _members_paired(x: Any) -> Any:
     """A mapping without DataArrays with its members in the same rows; all else as it is. Raises DataError."""
     if not isinstance(x, Mapping) or has_labels(x):
         return x
-    return dict(zip(x, in_same_rows((f"x[{name!r}]", each) for name, each in x.items()), strict=True))
+    members = [(f"x[{name!r}]", each) for name, each in x.items()]
+    check_fields(members)
+    return dict(zip(x, in_same_rows(members), strict=True))
 
 
 def _one_array(x: Any, trained: Along) -> Any:

@@ -23,7 +23,7 @@ from singa_dask.data.labelled import (
 from singa_dask.data.listed import together
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import in_same_rows
-from singa_dask.data.schema import Along
+from singa_dask.data.schema import Along, check_orders
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 
@@ -129,6 +129,8 @@ def in_rows(given: list[Given]) -> None:
     others."""
     counts = Counter(one.what for one in given)
     names = [f"{one.what}[{one.raw[0]!r}]" if counts[one.what] > 1 else one.what for one in given]
+    if any(isinstance(one.value, Stored) for one in given):
+        check_orders([(name, one.along) for name, one in zip(names, given, strict=True)])
     values = in_same_rows(zip(names, (one.value for one in given), strict=True))
     for one, value in zip(given, values, strict=True):
         one.value = value.data if is_labelled(value) else value

@@ -180,6 +180,11 @@ def _turned(
     return [turns[rows.path, name].of(values) for name, values in zip(names, read_rows(rows, names), strict=True)]
 
 
+def is_turned(block: RowsBlock) -> bool:
+    """Whether the samples of a file are in another order than they lie."""
+    return getattr(block.read_rows, "func", None) is _turned
+
+
 def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, split: Set[str]) -> dict[str, Dataset]:
     """The datasets of these names in a file, which suit each other. Raises DataError."""
     for name in names:

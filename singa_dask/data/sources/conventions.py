@@ -19,6 +19,16 @@ KEYS = (*SCALES, *FILLS)
 TIMES = ("units", "calendar", "dtype")
 VALID, UNSIGNED = "valid_range", "_Unsigned"
 _MISSING = {"M": np.datetime64("NaT"), "m": np.timedelta64("NaT", "s")}
+# Of the netCDF library: NC_FILL_SHORT to NC_FILL_DOUBLE. Bytes have none.
+DEFAULT_FILLS: Mapping[str, Any] = {
+    "i2": 1 - 2**15,
+    "i4": 1 - 2**31,
+    "i8": 2 - 2**63,
+    "u2": 2**16 - 1,
+    "u4": 2**32 - 1,
+    "u8": 2**64 - 2,
+    **dict.fromkeys(("f4", "f8"), float.fromhex("0x1.ep+122")),
+}
 CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 
 
@@ -55,6 +65,12 @@ def packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
         told = f"holds times of the calendar {times['calendar']!r}, in which NumPy has no dates."
         raise ValueError(f"{told} Convert them, or leave it out.")
     return found | times
+
+
+def netcdf_packing(attributes: Mapping[str, Any], dtype: np.dtype) -> dict[str, Any]:
+    """The same of a variable of netCDF: with the value that stands where none was written, if it names no other."""
+    fill = DEFAULT_FILLS.get(dtype.str[1:])
+    return packing({**({} if fill is None else {FILLS[0]: fill}), **attributes}, dtype)
 
 
 def units_of(attributes: Mapping[str, Any], dtype: np.dtype) -> str:

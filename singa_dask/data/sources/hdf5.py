@@ -15,13 +15,22 @@ import h5py
 import numpy as np
 
 from singa_dask.data.sources.arrays import array_sources
-from singa_dask.data.sources.conventions import decoded, decoded_type, packing, units_of
-from singa_dask.data.sources.datasets import Dataset, listing, unwritten
+from singa_dask.data.sources.conventions import (
+    coordinates_along,
+    decoded,
+    decoded_type,
+    netcdf_packing,
+    packing,
+    units_of,
+    unpacked,
+)
+from singa_dask.data.sources.datasets import Dataset, channels_by_dimensions, listing, unwritten
 from singa_dask.data.sources.files import Rows, find_files, reading
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nxs")
+_LIST = "DIMENSION_LIST"  # the attribute of a dataset whose dimensions have scales
 _REMEDY = "Is it a whole HDF5 file that no program is writing? Copy it again, or leave it out of --source."
 
 
@@ -33,13 +42,15 @@ def read(source: str | Path, wanted: Wanted, allow_virtual: bool = False) -> dic
     return array_sources(source, layouts, wanted, _read)
 
 
-def opened(dataset: h5py.Dataset) -> tuple[str, Dataset, Callable[[Any], np.ndarray]]:
-    """Where an open dataset is, what it is, and what reads its values at an index. Raises DataError if its file is
-    closed."""
+def opened(
+    dataset: h5py.Dataset,
+) -> tuple[str, Dataset, Callable[[Any], np.ndarray], Callable[[Sequence[str]], dict[str, Any]]]:
+    """Where an open dataset is, what it is, what reads its values at an index, and the coordinates of dimensions.
+    Raises DataError if its file is closed."""
     if not dataset:
         raise DataError("an h5py.Dataset is of a file that was closed. Leave the file open until its values are read.")
     described = replace(_describe(dataset, None, _lost(dataset)), note=_unwritten(dataset))
-    return f"{dataset.file.filename}: {dataset.name}", described, partial(_decoded, dataset)
+    return f"{dataset.file.filename}: {dataset.name}", described, partial(_decoded, dataset), partial(places, dataset)
 
 
 def contents(source: str | Path) -> str:
@@ -66,9 +77,16 @@ def _layout(path: Path, wanted: Wanted, allow_virtual: bool) -> dict[str, Datase
         if not wanted.names or len(named) < len({*asked}):
             named = dict(_members(file)) | named
         layout = {}
+        for scale in [scale for dataset, _ in named.values() for scale in _scales(dataset)[:1] if scale is not None]:
+            if not _is_bare(scale):  # the times of the samples
+                named.setdefault(scale.name.strip("/"), (scale, None))
         for name, (dataset, field) in named.items():
             fault = _lost(dataset) if allow_virtual else _foreign(file, dataset)
-            layout[name] = replace(_describe(dataset, field, fault), note="" if fault else _unwritten(dataset))
+            described = replace(_describe(dataset, field, fault), note="" if fault else _unwritten(dataset))
+            if not fault:
+                along = places(dataset, described.dimensions[len(described.shape) != 2 :], partial(_foreign, file))
+                described = replace(described, **along)
+            layout[name] = described
         return layout
 
 
@@ -77,7 +95,7 @@ def _members(file: h5py.File) -> Iterator[tuple[str, tuple[h5py.Dataset, str | N
     names: list[str] = []
     file.visit(names.append)
     for name in names:
-        if isinstance(member := file[name], h5py.Dataset):
+        if isinstance(member := file[name], h5py.Dataset) and not _is_bare(member):
             fields = member.dtype.names or ()
             yield from (
                 ((f"{name}/{field}", (member, field)) for field in fields) if fields else [(name, (member, None))]
@@ -104,6 +122,56 @@ def _foreign(file: h5py.File, dataset: h5py.Dataset) -> str:
     elif dataset.external:
         kind = "is stored in another file"
     return kind and f"{kind}. Say --allow-virtual if you trust this file."
+
+
+def _scales(dataset: h5py.Dataset) -> list[h5py.Dataset | None]:
+    """The dimension scale of each axis, None for those without; nothing if no axis has one."""
+    if _LIST in dataset.attrs:
+        return [axis[0] if len(axis) else None for axis in dataset.dims]
+    return [dataset] if dataset.ndim == 1 and dataset.is_scale else []
+
+
+def _dimensions(dataset: h5py.Dataset) -> tuple[str, ...]:
+    """Their names are those of the scales."""
+    return tuple("" if scale is None else PurePosixPath(scale.name).name for scale in _scales(dataset))
+
+
+def places(
+    dataset: h5py.Dataset, dims: Sequence[str], fault: Callable[[h5py.Dataset], str] = lambda dataset: ""
+) -> dict[str, Any]:
+    """The coordinates of these dimensions, and scalar ones, which are scales, and datasets of its group, or of one
+    around it. fault: why values must not be read."""
+    scales = dict(zip(_dimensions(dataset), _scales(dataset), strict=True))
+    if not scales:
+        return {}
+
+    def at(name: str) -> h5py.Dataset | None:
+        groups = PurePosixPath(dataset.name).parents
+        found = scales.get(name) or next(
+            (each for group in groups if isinstance(each := dataset.file.get(f"{group}/{name}"), h5py.Dataset)), None
+        )
+        return None if found is None or _is_bare(found) or _describe(found, None, fault(found)).fault else found
+
+    def known(name: str) -> np.ndarray | None:
+        if (found := at(name)) is None:
+            return None
+        texts = h5py.check_string_dtype(found.dtype) is not None
+        return (
+            np.array(found.asstr(errors="replace")[()], str) if texts else unpacked(found[()], lambda: _packing(found))
+        )
+
+    told = str(np.asarray(dataset.attrs.get("coordinates", "")).astype(str)).split()
+    others = {name: _dimensions(found) for name in told if (found := at(name)) is not None}
+    return coordinates_along(dims, known, others)
+
+
+def _is_bare(scale: h5py.Dataset) -> bool:
+    """Whether it only gives a dimension its name, and holds no coordinates."""
+    return bytes(scale.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not a netCDF variable")
+
+
+def _packing(dataset: h5py.Dataset) -> dict[str, Any]:
+    return (netcdf_packing if _LIST in dataset.attrs else packing)(dataset.attrs, dataset.dtype)
 
 
 def _unwritten(dataset: h5py.Dataset) -> str:
@@ -149,9 +217,12 @@ def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Data
     fault = fault or _unreadable(dataset, dtype, text)
     chunks = dataset.chunks
     if dataset.attrs and not (text or members or field):
-        dtype, wrong = decoded_type(dtype, lambda: packing(dataset.attrs, dataset.dtype))
+        dtype, wrong = decoded_type(dtype, lambda: _packing(dataset))
         fault = fault or wrong
+    dims = _dimensions(dataset)
+    dims = (*dims, *[""] * len(inner)) if dims else ()
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
+    about += [" x ".join(dims)]
     return Dataset(
         (*dataset.shape, *inner),
         dtype,
@@ -160,6 +231,8 @@ def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Data
         text,
         tuple(sorted(members, key=lambda name: members[name])),
         fault,
+        channels=channels_by_dimensions(dims[1:]) if dims and all(dims) else None,
+        dimensions=dims,
         units="" if field else units_of(dataset.attrs, dtype),
     )
 
@@ -217,11 +290,11 @@ def _read_one(file: h5py.File, rows: Rows, name: str) -> np.ndarray:
         return np.array([v.decode() if isinstance(v, bytes) else v for v in values.ravel()], str).reshape(values.shape)
     if described.classes:
         return _places(values, dataset, field, rows, name)
-    return values if field else decoded(values, packing(dataset.attrs, dataset.dtype))
+    return values if field else decoded(values, _packing(dataset))
 
 
 def _decoded(dataset: h5py.Dataset, index: Any) -> np.ndarray:
-    return decoded(dataset[index], packing(dataset.attrs, dataset.dtype))
+    return decoded(dataset[index], _packing(dataset))
 
 
 def _places(values: np.ndarray, dataset: h5py.Dataset, field: str | None, rows: Rows, name: str) -> np.ndarray:

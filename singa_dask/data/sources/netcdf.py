@@ -20,7 +20,7 @@ from singa_dask.data.sources.conventions import (
     as_first,
     coordinates_along,
     decoded_type,
-    packing,
+    netcdf_packing,
     plain,
     units_of,
     unpacked,
@@ -32,16 +32,6 @@ from singa_dask.errors import DataError
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
-# Of the netCDF library: NC_FILL_SHORT to NC_FILL_DOUBLE. Bytes have none.
-DEFAULT_FILLS: Mapping[str, Any] = {
-    "i2": 1 - 2**15,
-    "i4": 1 - 2**31,
-    "i8": 2 - 2**63,
-    "u2": 2**16 - 1,
-    "u4": 2**32 - 1,
-    "u8": 2**64 - 2,
-    **dict.fromkeys(("f4", "f8"), float.fromhex("0x1.ep+122")),
-}
 _REMEDY = "Is it a whole netCDF 4 file? Copy it again, or leave it out of --source."
 
 
@@ -211,9 +201,7 @@ def _read(rows: Rows, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def _packing(variable: Any) -> dict[str, Any]:
-    """With the value that stands where none was written, if the variable names no other."""
-    fill = DEFAULT_FILLS.get(variable.dtype.str[1:])
-    return packing(({} if fill is None else {"_FillValue": fill}) | variable.attrs, variable.dtype)
+    return netcdf_packing(variable.attrs, variable.dtype)
 
 
 # The first dimension is the samples, and the names of the others tell where the channels are.

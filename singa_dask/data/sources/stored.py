@@ -3,7 +3,7 @@ values are those that the reader of a file gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,13 +30,19 @@ from singa_dask.errors import DataError
 _OPENED = {"h5py": hdf5.opened, "zarr": zarr.opened}
 
 
+def _nowhere(dims: Sequence[str]) -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """An array in a file, which is decoded as it is read. read: the values at an index."""
+    """An array in a file, which is decoded as it is read. read: the values at an index. places: what its file says of
+    dimensions of these names, as `conventions.coordinates_along` has it."""
 
     described: Dataset
     chunks: tuple[int, ...] | None
     read: Callable[[Any], np.ndarray]
+    places: Callable[[Sequence[str]], Mapping[str, Any]] = _nowhere
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,18 +59,16 @@ class Stored:
 
     def along(self, *, lone: bool = False) -> Along:
         """What is known of its samples. lone: whether it is a single one."""
-        dims = self.described.dimensions[not lone :]
-        return Along(dims if all(dims) else (), {}, self.described.units)
+        dims, known = self.described.dimensions[not lone :], Along(units=self.described.units)
+        return known._replace(dims=dims, **self.places(dims)) if all(dims) else known
 
-    def check_like(self, trained: Along, what: str, *, lone: bool = False) -> None:
-        """Raise DataError if its samples lie along other dimensions than in the training data, or in another order of
-        these, or have other units."""
+    def like(self, trained: Along, what: str, *, lone: bool = False) -> Stored:
+        """Itself without its coordinates, which are those of the training data. Raises DataError if its samples lie
+        along other dimensions or coordinates than there, or in another order of these, or have other units."""
         own = self.along(lone=lone)
-        if own.turn_to(trained, what).axes:
-            raise DataError(
-                f"{what}: has samples along {', '.join(own.dims)}, but in the training data along "
-                f"{', '.join(trained.dims)}. Transpose it, or open it with xarray: a DataArray is put in order."
-            )
+        own.check_order(trained, what)
+        own.warn_of_places(trained._replace(coordinates={}) if lone else trained, what)  # patches lie anywhere
+        return Stored(self.described, self.chunks, self.read)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -76,9 +80,11 @@ class Stored:
         return np.asarray(self.read(...), dtype)
 
 
-def of_values(values: np.ndarray, units: str) -> Stored:
-    """Decoded values with units, as an array that is read."""
-    return Stored(Dataset(values.shape, values.dtype, units=units), None, values.__getitem__)
+def of_values(values: np.ndarray, along: Along) -> Stored:
+    """Decoded values, of which this is known, as an array that is read."""
+    described = Dataset(values.shape, values.dtype, dimensions=("(sample)", *along.dims), units=along.units)
+    told = {"coordinates": along.coordinates, "scalars": along.scalars}
+    return Stored(described, None, values.__getitem__, lambda dims: told)
 
 
 def stored(x: Any) -> Any:
@@ -88,18 +94,20 @@ def stored(x: Any) -> Any:
         return x
     package = next(filter(_OPENED.__contains__, packages_of(x)), "")
     if package and hasattr(x, "chunks"):
-        where, described, read = _OPENED[package](x)
+        where, described, read, places = _OPENED[package](x)
     elif package and isinstance(view := getattr(x, "_dset", None), hdf5.h5py.Dataset):
         return _as_type(stored(view), x.dtype) if view.dtype.names is None and x.dtype.kind in "biuf" else x
     elif (attributes := _attributes_of(x)) is not None and hasattr(x, "shape") and hasattr(x, "__getitem__"):
         where, described, read = _by_attributes(x, attributes)
+        own = getattr(x, "_h5ds", None)  # of h5netcdf
+        places = partial(hdf5.places, own) if isinstance(own, hdf5.h5py.Dataset) else _nowhere
     else:
         return x
     if described.fault:
         raise DataError(f"{where} {described.fault}")
     if described.text or described.classes:
         return x
-    return Stored(described, getattr(x, "shards", None) or getattr(x, "chunks", None), read)
+    return Stored(described, getattr(x, "shards", None) or getattr(x, "chunks", None), read, places)
 
 
 def packages_of(x: Any) -> list[str]:
@@ -111,7 +119,8 @@ def _as_type(whole: Any, dtype: np.dtype) -> Any:
     """A view of h5py of another type: of the decoded values."""
     if not isinstance(whole, Stored):
         return whole
-    return Stored(replace(whole.described, dtype=dtype), whole.chunks, lambda at: whole.read(at).astype(dtype))
+    described = replace(whole.described, dtype=dtype)
+    return replace(whole, described=described, read=lambda at: whole.read(at).astype(dtype))
 
 
 def _attributes_of(x: Any) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ import glob
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,16 @@ def _check_codecs(path: Path, name: str, folder: Path) -> None:
     for mark in (*_METADATA, ".zgroup", ".zattrs"):
         check_regular(folder / mark)
     for file in filter(Path.exists, (folder / mark for mark in _METADATA)):
-        for array, codec in _codecs(json.loads(read_text(file)), name):
-            if codec.removeprefix("numcodecs.") not in CODECS:
-                raise DataError(
-                    f"{path}: {array or path.name} is stored with the codec {codec!r}, which is not one of those that "
-                    f"are known to run no code. Write the store again with one of {', '.join(CODECS)}."
-                )
+        _check_known(path, name, json.loads(read_text(file)))
+
+
+def _check_known(where: Any, name: str, metadata: Any) -> None:
+    for array, codec in _codecs(metadata, name):
+        if codec.removeprefix("numcodecs.") not in CODECS:
+            raise DataError(
+                f"{where}: {array or Path(str(where)).name} is stored with the codec {codec!r}, which is not one of "
+                f"those that are known to run no code. Write the store again with one of {', '.join(CODECS)}."
+            )
 
 
 def _codecs(metadata: Any, array: str) -> Iterator[tuple[str, str]]:
@@ -121,8 +125,11 @@ def _list(path: Path) -> dict[str, Dataset]:
     with _opened(path) as root:
         members = {path.stem: root} if isinstance(root, zarr.Array) else dict(root.members(max_depth=None))
         arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-        known = cache(lambda path: unpacked(arrays[path][...], partial(_packing, arrays[path])))
-        return {name: _describe(array, _along(array, name, arrays, known)) for name, array in arrays.items()}
+        known = cache(lambda name: unpacked(arrays[name][...], partial(_packing, arrays[name])))
+        return {
+            name: _describe(array, _along(_dimensions(array)[array.ndim != 2 :], array, name, arrays, known))
+            for name, array in arrays.items()
+        }
 
 
 def _dimensions(array: Any) -> list[str]:
@@ -130,15 +137,41 @@ def _dimensions(array: Any) -> list[str]:
     return [str(name or "") for name in names]
 
 
-def _along(array: Any, name: str, arrays: Mapping[str, Any], known: Callable[[str], np.ndarray]) -> dict[str, Any]:
-    """The coordinates of its dimensions, and scalar ones, which are arrays of its group. Only of two dimensions may
-    the first one not be that of the samples."""
+def _named(array: Any) -> list[str]:
+    """The coordinates that are not named like dimensions."""
+    return str(array.attrs.get("coordinates", "")).split()
+
+
+def _along(
+    dims: Sequence[str], array: Any, name: str, arrays: Mapping[str, Any], known: Callable[[str], np.ndarray]
+) -> dict[str, Any]:
+    """The coordinates of these dimensions, and scalar ones, which are arrays of its group."""
     folder = name.rpartition("/")[0]
     paths = {path.rpartition("/")[2]: path for path in arrays if path != name and path.rpartition("/")[0] == folder}
-    told = str(array.attrs.get("coordinates", "")).split()
-    others = {other: _dimensions(arrays[paths[other]]) for other in told if other in paths}
-    dims = _dimensions(array)[array.ndim != 2 :]
+    others = {other: _dimensions(arrays[paths[other]]) for other in _named(array) if other in paths}
     return coordinates_along(dims, lambda name: known(paths[name]) if name in paths else None, others)
+
+
+def _places(array: Any, dims: Sequence[str]) -> dict[str, Any]:
+    """The same of an open array."""
+    import zarr
+
+    folder, _, name = array.path.rpartition("/")
+    if not name:
+        return {}
+    arrays = {}
+    for other in {*dims, *_named(array)}:
+        with suppress(FileNotFoundError, ValueError):  # there is none, or not one that can be read
+            arrays[other] = zarr.open_array(
+                array.store, path=f"{folder}/{other}", mode="r", zarr_format=array.metadata.zarr_format
+            )
+
+    def known(name: str) -> np.ndarray:
+        told = json.dumps(arrays[name].metadata.to_dict(), default=lambda of: getattr(of, "get_config", of.__str__)())
+        _check_known(array.store_path, name, json.loads(told))
+        return unpacked(arrays[name][...], partial(_packing, arrays[name]))
+
+    return _along(dims, array, name, arrays, known)
 
 
 def _describe(array: Any, along: Mapping[str, Any]) -> Dataset:
@@ -198,9 +231,9 @@ def _coded(fill: str, dtype: np.dtype) -> Any:
         return fill
 
 
-def opened(array: Any) -> tuple[str, Dataset, Callable[[Any], np.ndarray]]:
-    """Where an open array is, what it is, and what reads its values at an index."""
-    return f"{array.store_path}:", _describe(array, {}), partial(_decoded, array)
+def opened(array: Any) -> tuple[str, Dataset, Callable[[Any], np.ndarray], Callable[[Sequence[str]], dict[str, Any]]]:
+    """Where an open array is, what it is, what reads its values at an index, and the coordinates of dimensions."""
+    return f"{array.store_path}:", _describe(array, {}), partial(_decoded, array), partial(_places, array)
 
 
 def _decoded(array: Any, index: Any) -> np.ndarray:
