@@ -239,15 +239,11 @@ class Net:
         """The output of layer `name` at the last forward call; valid until the next one."""
         if name not in self.layers:
             raise KeyError(f"no layer {name!r} in this net. {nearest(name, self.layers)}")
-        value = self._passes.values[self._outputs[name]]
         if name in self.routing.rectified:
             rectified: Any = self.layers[name]
             return rectified.unbounded(self.contexts[name])
-        return (
-            self.layers[name].forward(Context(self.ops), value)
-            if name in self.pooled_first
-            else settled(value, self.ops)
-        )
+        value = settled(self._passes.values[self._outputs[name]], self.ops)
+        return self.layers[name].forward(Context(self.ops), value) if name in self.pooled_first else value
 
     def sources_of(self, name: str) -> list[Array]:
         """What layer `name` read from its sources at the last forward call; valid until the next one."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.counted_steps import ADAMW, parameters_of, replica_of, spent, steps_of
 
-ROWS = 2  # on which launches do not depend
+ROWS = 2  # launches depend on them only where columns of convolutions are too many to be kept
 # Launches, products among them; allocations; uploads. Every step waits once, for one download.
 BUDGETS = {
     "mlp-64": (42, 4, 2),

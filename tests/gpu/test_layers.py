@@ -36,39 +36,37 @@ def test_split_gpu_layer_does_what_the_base_does(name, gpu):
     assert received.metrics[1] == pytest.approx(expected.metrics[0], rel=1e-5)
 
 
-RECTIFIED = [
-    layers.RecordInput("data", shape=[2, 8, 8], batchsize=3),
-    layers.Convolution("conv", "data", num_filters=4, kernel=3, pad=1),
-    layers.ReLU("conv_relu", "conv"),
-    layers.Pooling("pool", "conv_relu", pool="MAX", kernel=2, stride=2),
-    layers.TransposedConvolution("wide", "pool", num_filters=3, kernel=2, stride=2),
-    layers.ReLU("wide_relu", "wide", max_value=0.3),
-    layers.Convolution("next", "wide_relu", num_filters=3, kernel=3, pad=1),
-    layers.ReLU("next_relu", "next"),
-    layers.Convolution("unbiased", "next_relu", num_filters=3, kernel=3, bias_term=False),
-    layers.ReLU("unbiased_relu", "unbiased"),
-    layers.InnerProduct("ip", "unbiased_relu", num_output=128),
-    layers.ReLU("ip_relu", "ip"),
-    layers.EuclideanLoss("loss", ["ip_relu", "data"]),
-]
+def biased_layers(slope):
+    return [
+        layers.RecordInput("data", shape=[2, 8, 8], batchsize=3),
+        layers.Convolution("conv", "data", num_filters=4, kernel=3, pad=1),
+        layers.ReLU("conv_relu", "conv", negative_slope=slope),
+        layers.Pooling("pool", "conv_relu", pool="MAX", kernel=2, stride=2),
+        layers.TransposedConvolution("wide", "pool", num_filters=3, kernel=2, stride=2),
+        layers.ReLU("wide_relu", "wide", max_value=0.3),
+        layers.Convolution("next", "wide_relu", num_filters=3, kernel=3, pad=1),
+        layers.ReLU("next_relu", "next"),
+        layers.Convolution("unbiased", "next_relu", num_filters=3, kernel=3, bias_term=False),
+        layers.ReLU("unbiased_relu", "unbiased"),
+        layers.InnerProduct("ip", "unbiased_relu", num_output=128),
+        layers.ReLU("ip_relu", "ip"),
+        layers.EuclideanLoss("loss", ["ip_relu", "data"]),
+    ]
 
 
-def test_a_bias_and_the_relu_behind_it_are_computed_together_or_left_to_the_reader(gpu):
-    proto, x = (
-        NetProto(layer=[layer.proto for layer in RECTIFIED]),
-        np.random.default_rng(0).normal(0, 2, (3, 8, 8, 2)),
-    )
-    found = []
+@pytest.mark.parametrize(("slope", "rectified"), [(0, {"conv", "wide", "next", "ip"}), (0.1, {"wide", "next", "ip"})])
+def test_a_bias_and_the_relu_behind_it_are_computed_together_or_left_to_the_reader(gpu, slope, rectified):
+    """With a slope, the pooling comes before the ReLU."""
+    made, draw, found = biased_layers(slope), np.random.default_rng(0), []
+    x, proto = draw.normal(0, 2, (3, 8, 8, 2)), NetProto(layer=[layer.proto for layer in made])
     for ops in (Ops(np.float64), gpu):
         net = Net(proto, Phase.kTrain, ops)
         net.initialise(0)
         net.flat.values[...] += ops.asarray(np.random.default_rng(1).normal(0, 0.1, net.flat.size), ops.dtype)
-        on_cpu = ops.device == "cpu"
-        assert net.routing.rectified == (set() if on_cpu else {"conv", "wide", "next", "ip"})
         left = {name for name, layer in net.layers.items() if getattr(layer, "leaves_bias", False)}
-        assert left == (set() if on_cpu else {"conv", "next", "ip"})
+        assert (net.routing.rectified, left) == ((rectified, {"conv", "next", "ip"}) if ops is gpu else (set(), set()))
         BP().train_one_batch(net, {"data": Batch(ops.asarray(x, ops.dtype))}, Step(total_rows=3))
-        outputs = [net.output(layer.name) for layer in RECTIFIED[1:]]
+        outputs = [net.output(layer.name) for layer in made[1:]]
         found.append([ops.to_host(array) for array in (net.flat.grads, *outputs)])
     tolerance = 2e-4 if gpu.dtype == np.float32 else 1e-9
     for want, got in zip(*found, strict=True):
