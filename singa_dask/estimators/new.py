@@ -30,7 +30,8 @@ EPOCHS, LEAST_STEPS, TEXT_STEPS = 20, 1000, 5000
 BATCH_SIZE, EVALUATED, SHARE = 64, 500, 0.1
 # Values of the features in a mini-batch of fields, and in one that is evaluated.
 FIELD_VALUES, EVALUATED_VALUES = 1 << 18, 1 << 20
-# Of the labels, at most so many are counted; a class with a smaller share of the samples is rare.
+# Of the labels, at most so many are counted; a class is rare if it has a smaller share of the
+# samples, or less than half of an equal share.
 COUNTED, RARE = 10_000_000, 0.1
 STEPS_IN_TIME, TEXT_ROWS, HIDDEN_STATE = 50, 50, 256
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -196,9 +197,10 @@ def _measures(manifest: Manifest, targets: Column, *, field: bool) -> tuple[list
     if field:
         return ["iou", "dice"], "validate.iou", ""
     rarest, share = _rarest(manifest, targets)
-    if share >= RARE or targets.num_classes == 1:
+    classes = targets.num_classes or 1
+    if classes == 1 or share >= min(RARE, 0.5 / classes):
         return ["f1"], "validate.accuracy", ""
-    metrics = ["auc", "f1"] if targets.num_classes == 2 else ["f1"]
+    metrics = ["auc", "f1"] if classes == 2 else ["f1"]
     why = f"The class {rarest} is rare ({100 * share:.2g} % of the samples), so that accuracy would say little."
     return metrics, f"validate.{metrics[0]}", why
 

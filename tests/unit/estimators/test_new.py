@@ -92,6 +92,13 @@ def test_a_rare_class_is_not_judged_by_accuracy(tmp_path, classes, metrics):
     assert said == [f"keep_best: validate.{metrics[0]}. The class 1 is rare (2.6 % of the samples), so that {LITTLE}."]
 
 
+def test_the_smallest_of_many_like_classes_is_not_rare(tmp_path):
+    write_shards(tmp_path / "shards", DRAW.normal(size=(1000, 4)), np.arange(1000) % 12, shuffle_seed=0, classes=12)
+    said = []
+    job = write_job(str(tmp_path / "shards"), tmp_path / "job.conf", said.append)
+    assert (job.proto.keep_best, said) == ("validate.accuracy", [])
+
+
 def test_maps_of_another_size_get_no_proposal(tmp_path):
     write_shards(tmp_path / "shards", normal(8, 8), DRAW.integers(0, 2, (ROWS, 4, 4)))
     with pytest.raises(ConfigError, match="no net is proposed for labels of positions"):
