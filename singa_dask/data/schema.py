@@ -92,8 +92,9 @@ class Turn(NamedTuple):
     places: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def of(self, values: Any) -> Any:
-        """The samples (n, ...) of an array of NumPy or Dask."""
-        values = values.transpose(0, *(1 + axis for axis in self.axes)) if self.axes else values
+        """The samples (n, ...) of an array of NumPy or Dask; further axes stay."""
+        if self.axes:
+            values = values.transpose(0, *(1 + axis for axis in self.axes), *range(1 + len(self.axes), values.ndim))
         for axis, order in self.places:
             values = values[(slice(None),) * (1 + axis) + (list(order),)]
         return values

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,9 +17,10 @@ from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
 from singa_dask.data.plan import StreamConf, own_windows
-from singa_dask.data.schema import AS_THEY_ARE
+from singa_dask.data.schema import AS_THEY_ARE, Reading
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shared_files import in_place_files
+from singa_dask.data.sources.source import Source
 from singa_dask.data.store import columns_of, record_column, sample_shapes
 from singa_dask.data.windows import own_spans
 from singa_dask.errors import ConfigError, DataError, Problem
@@ -62,6 +64,15 @@ class SampleBlock(Protocol):
     def read(self, model: Model) -> Samples:
         """Raises DataError."""
         ...
+
+
+class Blocks(list[Any]):
+    """The blocks of all samples in their order, each a SampleBlock. reading: how they lie, by columns of any names;
+    source: of files, which may be records that are predicted as windows."""
+
+    def __init__(self, blocks: Iterable[SampleBlock], reading: Reading, source: Source | None = None) -> None:
+        super().__init__(blocks)
+        self.reading, self.source = reading, source
 
 
 @dataclass(frozen=True)
@@ -175,7 +186,7 @@ class WindowBlock(ShardBlock):
         return np.concatenate(found)
 
 
-def own_blocks(model: Model) -> list[ShardBlock]:
+def own_blocks(model: Model) -> Blocks:
     """The test data of the job of a trained net. Raises ConfigError, DataError."""
     if graph_phase(model.known.net.proto.layer, Phase.kTest) != Phase.kTest:
         hint = "Name a folder of shards or a file."
@@ -223,7 +234,7 @@ def _names_of(labels: Column | None) -> list[str]:
     return list(map(str, range(labels.classes) if isinstance(labels.classes, int) else labels.classes))
 
 
-def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> list[ShardBlock]:
+def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> Blocks:
     """The samples of folders of shards, by the input layers that read them.
 
     held_out: leave out the samples that a job with a validation_share trains on.
@@ -270,6 +281,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         )
     nbytes = max(sum(one.column.nbytes for one in inputs if one.column is not None), 1)
     first, manifest = known.store(inputs[0].layer), Manifest.load(inputs[0].folder)
+    reading = _joined(inputs)
     share = first.validation_share if held_out else 0.0
     if reads_windows(first):
         horizon = max((known.store(one.layer).horizon for one in inputs if one.labels is not None), default=0)
@@ -277,9 +289,19 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
         sizes = first.sequence, horizon, max(1, first.stride)
         count = max(1, BLOCK_NBYTES // (nbytes * first.sequence)) * sizes[2]
         pieces = [(at, min(at + count, end)) for begin, end in ranges for at in range(begin, end, count)]
-        return [WindowBlock(tuple(inputs), (piece,), *sizes) for piece in pieces]
+        return Blocks((WindowBlock(tuple(inputs), (piece,), *sizes) for piece in pieces), reading)
     rows = max(1, BLOCK_NBYTES // nbytes)
-    return [ShardBlock(tuple(inputs), tuple(some)) for some in _blocks(list(_ranges(manifest, share)), rows)]
+    groups = _blocks(list(_ranges(manifest, share)), rows)
+    return Blocks((ShardBlock(tuple(inputs), tuple(some)) for some in groups), reading)
+
+
+def _joined(inputs: Sequence[ShardInput]) -> Reading:
+    """How the samples of several folders lie; those with the answers tell first."""
+    readings = [
+        Manifest.load(one.folder).schema.reading for one in sorted(inputs, key=lambda one: one.labels is not None)
+    ]
+    dimensions = {f"{at}/{name}": dims for at, of in enumerate(readings) for name, dims in of.dimensions.items()}
+    return Reading(dimensions=dimensions, coordinates=dict(ChainMap(*(dict(of.coordinates) for of in readings[::-1]))))
 
 
 def _mask_of(labels: Column, manifest: Manifest) -> Column | None:

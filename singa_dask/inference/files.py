@@ -18,22 +18,25 @@ import numpy as np
 
 from singa_dask.data.columns import Column
 from singa_dask.data.origins import free_name
-from singa_dask.data.sources.netcdf import Grid
+from singa_dask.data.sources.grids import Grid
 from singa_dask.errors import ConfigError, DataError, Problem, disk_full, no_room
 from singa_dask.files import replacing
 from singa_dask.inference.blocks import Samples
 from singa_dask.inference.classes import as_in_data, without_missing
 from singa_dask.inference.described import value_names
 from singa_dask.inference.netcdf_file import netcdf
+from singa_dask.inference.placing import Placing
 from singa_dask.inference.raw_file import RawFile
 
 MAX_COLUMNS = 10_000
+DATASETS = {"class", "probabilities", "label", "prediction", "target"}  # of an output in HDF5
 
 
 @dataclass(frozen=True)
 class LayerOutput:
     """What is written of a layer. names: of its values; positions: whether it gives classes of positions. column: its
-    labels or targets, if they are known. units: by name, as far as they are known."""
+    labels or targets, if they are known. units: by name, as far as they are known. placing: how its values lie, if
+    that is known."""
 
     name: str
     classifies: bool
@@ -41,6 +44,7 @@ class LayerOutput:
     positions: bool = False
     column: Column | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    placing: Placing | None = None
 
     def names_of_answers(self, width: int) -> Sequence[Any]:
         """Of targets that are fewer values than the output."""
@@ -199,8 +203,19 @@ def _hdf5(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
                 file[name][len(file[name]) - len(rows) :] = rows
             return file[name]
 
+        def place(output: LayerOutput, name: str) -> None:
+            """Name the axes of a dataset, and attach their coordinates, as far as they are known."""
+            made = file[f"{output.name}/{name}"]
+            for axis, dim, values in [] if output.placing is None else output.placing.axes(made.shape):
+                made.dims[axis].label = dim
+                if values is not None:
+                    scale = f"{output.name}/{free_name(dim, DATASETS)}"
+                    if scale not in file:
+                        add(scale, values.astype(str) if values.dtype.kind == "M" else values).make_scale(dim)
+                    made.dims[axis].attach_scale(file[scale])
+
         def write(predicted: Samples) -> None:
-            taken = [output.name for output in outputs]
+            taken, begun = [output.name for output in outputs], bool(len(file))
             add(free_name("sample", taken), np.asarray(predicted.numbers))
             if predicted.files is not None:
                 add(free_name("file", taken), predicted.files)
@@ -217,6 +232,8 @@ def _hdf5(path: Path, outputs: Sequence[LayerOutput]) -> Iterator[Write]:
                     add(f"{output.name}/prediction", _as_target(rows, output.column))
                     if answers is not None:
                         add(f"{output.name}/target", answers)
+                for name in () if begun else [*DATASETS & {*file[output.name]}]:
+                    place(output, name)
             raw.check()
 
         yield write

@@ -13,7 +13,7 @@ import numpy as np
 from singa_dask.data.columns import Channels, Column
 from singa_dask.data.origins import free_name
 from singa_dask.data.sources.files import need
-from singa_dask.data.sources.netcdf import Grid
+from singa_dask.data.sources.grids import Grid
 from singa_dask.inference.classes import as_flags, as_in_data, flags_of, without_missing
 from singa_dask.inference.raw_file import RawFile
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from singa_dask.inference.files import LayerOutput, Write
 
 SAMPLE = "sample"
+DATES = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 @contextmanager
@@ -44,6 +45,7 @@ class _NetcdfWriter:
         self._grid = grid or Grid(free_name(SAMPLE, values), {}, {})
         self._file, self._outputs, self._rows = file, outputs, 0
         self._names: dict[Any, str] = {}
+        self._places: dict[str, np.ndarray] = {}  # coordinates by dimension
         if grid is None or (grid.samples == SAMPLE and SAMPLE not in grid.coordinates):
             self._names[SAMPLE] = self._grid.samples
         file.dimensions = {self._grid.samples: None}
@@ -62,7 +64,7 @@ class _NetcdfWriter:
         self._rows += len(numbers)
 
     def _classes(self, prefix: str, output: LayerOutput, values: np.ndarray, answers: Any) -> None:
-        dims = self._dims(prefix, values.shape[1:-1], "position" if output.positions else "step")
+        dims = self._dims(output, prefix, values.shape[1:-1], "position" if output.positions else "step")
         each, classes = self._own(f"{prefix}classes"), as_in_data(output.names)
         if each not in self._file.dimensions:
             self._file.dimensions[each] = values.shape[-1]
@@ -86,11 +88,13 @@ class _NetcdfWriter:
             if column is not None and not plain and prod(rows.shape[1:]) == column.values:
                 rows = _as_stored(rows, column)
             if not plain or prod(rows.shape[1:]) % len(output.names):
-                made = self._put(self._own(f"{prefix}{name}"), self._dims(prefix, rows.shape[1:], "axis"), rows)
+                made = self._put(
+                    self._own(f"{prefix}{name}"), self._dims(output, prefix, rows.shape[1:], "axis"), rows
+                )
                 made.attrs.update(_units(output, output.names[0]))
                 continue
             rows = rows.reshape(len(values), *values.shape[1:-1], len(output.names))
-            dims = self._dims(prefix, rows.shape[1:-1], "step")
+            dims = self._dims(output, prefix, rows.shape[1:-1], "step")
             for place, own in enumerate(output.names):
                 told = own if name == "prediction" else f"true_{own}"
                 made = self._put(self._own(f"{prefix}{told}", (prefix, name, place)), dims, rows[..., place])
@@ -104,17 +108,26 @@ class _NetcdfWriter:
             self._names[what or name] = free_name(name, taken)
         return self._names[what or name]
 
-    def _dims(self, prefix: str, shape: tuple[int, ...], what: str) -> tuple[str, ...]:
-        """The dimensions of values of this shape: those of a variable of the source that has it, or new ones."""
-        names = self._grid.named(shape)
-        if names is None:
-            names = tuple(f"{prefix}{what}{place if len(shape) > 1 else ''}" for place in range(len(shape)))
-            sizes = zip(names, shape, strict=True)
-            names = tuple(self._own(name, (name, size)) for name, size in sizes)
-        for name, size in zip(names, shape, strict=True):
+    def _dims(self, output: LayerOutput, prefix: str, shape: tuple[int, ...], what: str) -> tuple[str, ...]:
+        """The dimensions of values of this shape: those that are known of the output, or of a variable of the source
+        that has it, or new ones."""
+        own = [] if output.placing is None else output.placing.axes((0, *shape))
+        known = {axis - 1: dim for axis, dim, _ in own if self._is_free(dim, shape[axis - 1])}
+        self._places |= {dim: values for axis, dim, values in own if axis - 1 in known and values is not None}
+        if not known:
+            known = dict(enumerate(self._grid.named(shape) or ()))
+        names = [f"{prefix}{what}{place if len(shape) > 1 else ''}" for place in range(len(shape))]
+        sizes = [*zip(names, shape, strict=True)]
+        dims = tuple(known.get(at) or self._own(name, (name, size)) for at, (name, size) in enumerate(sizes))
+        for name, size in zip(dims, shape, strict=True):
             if name not in self._file.dimensions:
                 self._file.dimensions[name] = size
-        return names
+        return dims
+
+    def _is_free(self, dim: str, size: int) -> bool:
+        """Whether values may have this dimension."""
+        other = dim in {self._grid.samples, *self._names.values()}
+        return not other and self._size(dim) in (None, size)
 
     def _size(self, name: str) -> int | None:
         return self._file.dimensions[name].size if name in self._file.dimensions else None
@@ -135,8 +148,6 @@ class _NetcdfWriter:
 
     def _coordinates(self, predicted: Samples) -> None:
         """The coordinates of all dimensions that are in use; those of the samples by their rows in the source."""
-        if not self._grid.coordinates:
-            return
         places = self._grid.places(np.asarray(predicted.numbers), predicted.files)
         samples, variables = self._grid.samples, self._file.variables
         for name, (dims, values, attributes) in self._grid.coordinates.items():
@@ -150,10 +161,18 @@ class _NetcdfWriter:
                 self._create(name, dims, values)[...] = values
             if new:
                 variables[name].attrs.update({key: each for key, each in attributes.items() if key != "bounds"})
+        if self._rows:
+            return
+        told = {dim for dims, *_ in self._grid.coordinates.values() for dim in dims}
+        for dim, values in self._places.items():
+            if dim not in told and dim not in variables:
+                dates = values.dtype.kind == "M"
+                stored = values.astype("M8[us]").astype(np.int64) if dates else values
+                self._create(dim, (dim,), stored)[...] = stored.astype(object) if stored.dtype.kind == "U" else stored
+                variables[dim].attrs.update(DATES if dates else {})
         others = [name for name in self._grid.coordinates if name in variables and name not in self._file.dimensions]
-        if others and not self._rows:
-            for name in {*variables} - {*self._grid.coordinates, *self._file.dimensions}:
-                variables[name].attrs["coordinates"] = " ".join(others)
+        for name in {*variables} - {*self._grid.coordinates, *self._file.dimensions} if others else ():
+            variables[name].attrs["coordinates"] = " ".join(others)
 
 
 def _units(output: LayerOutput, name: str) -> dict[str, str]:

@@ -22,12 +22,14 @@ from singa_dask.data.columns import Role
 from singa_dask.data.dask_client import check_client
 from singa_dask.data.ingest.run import STATUS_SECONDS, check_workers, waiting_for_paused
 from singa_dask.data.origins import BlockOrigins, Origins
+from singa_dask.data.schema import Reading
 from singa_dask.data.shared_files import SharedFiles, check_shared
 from singa_dask.data.sources.files import files_of
 from singa_dask.errors import ConfigError, NotFinite, Problem
-from singa_dask.inference.blocks import SampleBlock, Samples, close_shards
+from singa_dask.inference.blocks import Blocks, SampleBlock, Samples, close_shards
 from singa_dask.inference.files import LayerOutput, writing
 from singa_dask.inference.model import Model
+from singa_dask.inference.placing import placing_of, stays_as_trained
 from singa_dask.inference.predicting import NotANumber
 from singa_dask.inference.sources import grid_of
 from singa_dask.ops.blas import blas_threads
@@ -41,7 +43,7 @@ Submit = Callable[[SampleBlock], Any]
 CLOSE_S = 10.0
 
 
-def predict_blocks(model: Model, blocks: Sequence[SampleBlock], out: Path, client: Client | None = None) -> int:
+def predict_blocks(model: Model, blocks: Blocks, out: Path, client: Client | None = None) -> int:
     """Write the predictions for all blocks to the file `out`; see `files`. Returns the number of samples.
 
     client: of the Dask cluster whose workers read and predict; without one, threads of this process do.
@@ -53,17 +55,20 @@ def predict_blocks(model: Model, blocks: Sequence[SampleBlock], out: Path, clien
     if client is not None:
         check_client(client)
         check_shared(client, SharedFiles(files))
-    outputs = _outputs(model)
+    outputs = _outputs(model, blocks.reading)
     written, filled, origins = 0, Counter[str](), Origins([block.spans for block in blocks])
     found = NotANumber(model)
-    grid = grid_of(model, blocks) if out.suffix.lower() == ".nc" else None
+    grid = grid_of(blocks) if out.suffix.lower() == ".nc" else None
+    placings = {output.name: output.placing for output in outputs}
+    if stays_as_trained(model.known, placings, blocks.reading, files[0]) and grid is not None:
+        grid = replace(grid, variables={})  # by whose sizes predictions would get these dimensions
     with writing(out, outputs, grid) as write, _submitting(model, client) as (submit, ahead):
         try:
             for block, predicted in zip(blocks, _in_order(submit, blocks, ahead, client), strict=True):
                 rows = len(predicted.values[outputs[0].name])
                 if predicted.numbers is None:
                     predicted = _numbered(predicted, origins, origins.next(block.spans, rows), rows)
-                write(predicted)
+                write(_placed(predicted, outputs))
                 found.count(predicted.values)
                 filled.update(predicted.filled)
                 written += rows
@@ -80,19 +85,25 @@ def _numbered(predicted: Samples, origins: Origins, origin: BlockOrigins, rows: 
     return replace(predicted, numbers=origin.of(Role.ROW, places), files=files)
 
 
-def _outputs(model: Model) -> list[LayerOutput]:
-    known = model.known
-    return [
-        LayerOutput(
-            o,
-            known.classifies(o),
-            tuple(known.names(o)),
-            known.labels_positions(o),
-            known.answers(o),
-            known.units(o),
+def _placed(predicted: Samples, outputs: Sequence[LayerOutput]) -> Samples:
+    """In the order of the source."""
+    placings = {output.name: output.placing for output in outputs if output.placing is not None}
+    values = {name: placing.predictions(predicted.values[name]) for name, placing in placings.items()}
+    answers = {name: placings[name].answers(of) for name, of in predicted.answers.items() if name in placings}
+    return replace(predicted, values={**predicted.values, **values}, answers={**predicted.answers, **answers})
+
+
+def _outputs(model: Model, reading: Reading) -> list[LayerOutput]:
+    known, found = model.known, []
+    for o in model.outputs:
+        placing, column = placing_of(known, o, reading), known.answers(o)
+        if placing is not None and column is not None and column.shape == placing.trained.shape:
+            column = replace(column, shape=placing.column.shape)
+        names = tuple(known.names(o))
+        found.append(
+            LayerOutput(o, known.classifies(o), names, known.labels_positions(o), column, known.units(o), placing)
         )
-        for o in model.outputs
-    ]
+    return found
 
 
 def _predict(model: Model, block: SampleBlock) -> Samples:

@@ -16,16 +16,17 @@ from singa_dask.data.columns import Column, Role, X, Y
 from singa_dask.data.ingest.write import write
 from singa_dask.data.manifest import MANIFEST_FILE, Manifest
 from singa_dask.data.resolve import resolve
-from singa_dask.data.schema import Reading, orders_like, same_order
+from singa_dask.data.schema import Reading
 from singa_dask.data.sharding import FORMATS
-from singa_dask.data.sources import netcdf
+from singa_dask.data.sources import grids
 from singa_dask.data.sources.datasets import NoDataset
 from singa_dask.data.sources.files import Block as RawBlock
 from singa_dask.data.sources.files import RowsBlock
+from singa_dask.data.sources.grids import Grid
 from singa_dask.data.sources.source import TABLE, Format, Source
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.files import FILE, FOLDER, kind_of
-from singa_dask.inference.blocks import SampleBlock, Samples, channels_last, check_described, shard_blocks
+from singa_dask.inference.blocks import Blocks, Samples, channels_last, check_described, shard_blocks
 from singa_dask.inference.classes import labels_of_data
 from singa_dask.inference.described import Described, KnownData, numbers, raw_name
 from singa_dask.inference.model import Model
@@ -34,7 +35,7 @@ from singa_dask.job.stores import reads_windows
 
 def blocks_of(
     model: Model, data: str, x: Sequence[str] = (), y: Sequence[str] = (), scratch: Path | None = None, **reading: Any
-) -> Sequence[SampleBlock]:
+) -> Blocks:
     """The samples of `data`: a folder of shards, a named data set, a file or folder of any format, or a pattern.
 
     x, y: columns or datasets with features, and with labels or targets to be written beside the predictions; by
@@ -66,7 +67,8 @@ def blocks_of(
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
     units = {name: source.reading.units.get(column, "") for name, column in source.stored.items()}
     named = replace(source.reading, dimensions=dimensions, units=units)
-    return [FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks]
+    own = (FileBlock(block, source.x, source.y, source.table, source.classes, named) for block in source.blocks)
+    return Blocks(own, source.reading, source)
 
 
 def _are_records(model: Model, source: Source) -> bool:
@@ -77,7 +79,7 @@ def _are_records(model: Model, source: Source) -> bool:
     return np.ndim(source.blocks[0].read()[source.x[0]]) == 1 + len(known.column.raw.shape)
 
 
-def _windows_of(model: Model, source: Source, data: str, scratch: Path | None) -> Sequence[SampleBlock]:
+def _windows_of(model: Model, source: Source, data: str, scratch: Path | None) -> Blocks:
     """The windows of the records of a source, which become shards like those of the training data."""
     layer = model.known.needed[0]
     if scratch is None or layer not in model.known.inputs:
@@ -85,7 +87,8 @@ def _windows_of(model: Model, source: Source, data: str, scratch: Path | None) -
         raise ConfigError(Problem("--data", f"is a file, and layer {layer!r} reads windows of records", data, hint))
     like, folder = Manifest(0, model.known.inputs[layer].schema, 1, ()), scratch / "records"
     write(source, folder, like=like, shuffle=False, durable=False, progress=False)
-    return shard_blocks(model, dict.fromkeys(_readable(model, folder), folder), held_out=False)
+    windows = shard_blocks(model, dict.fromkeys(_readable(model, folder), folder), held_out=False)
+    return Blocks(windows, source.reading, source)
 
 
 @dataclass(frozen=True)
@@ -159,23 +162,17 @@ class FileBlock:
         return values if column is None or column.role is not Role.LABEL else labels_of_data(values, column)
 
 
-def grid_of(model: Model, blocks: Sequence[SampleBlock]) -> netcdf.Grid | None:
-    """The grid of the samples of netCDF files, with dimensions and coordinates in the order of training; None of
-    others. Raises DataError."""
-    own = [block.block for block in blocks if isinstance(block, FileBlock) and isinstance(block.block, RowsBlock)]
-    if not own or own[0].rows[0].path.suffix.lower() not in netcdf.FORMAT.suffixes:
+def grid_of(blocks: Blocks) -> Grid | None:
+    """Where the samples of netCDF files and Zarr stores lie; None of others. Raises DataError."""
+    source = blocks.source
+    own = [] if source is None else [block for block in source.blocks if isinstance(block, RowsBlock)]
+    if source is None or not own:
         return None
-    names = [
-        own[0].columns[name] for block in blocks[:1] if isinstance(block, FileBlock) for name in (*block.y, *block.x)
-    ]
+    names = [own[0].columns[name] for name in (*source.y, *source.x)]
     files = [*dict.fromkeys(rows.path for block in own for rows in block.rows)]
-    grid, readings = netcdf.grid_of(files, names), [one.schema.reading for one in model.known.inputs.values()]
-    trained = max((dims.split("/") for of in readings for dims in of.dimensions.values()), key=len, default=[])
-    coordinates = {dim: known for of in readings for dim, known in of.coordinates.items()}
-    sizes = {name: dict(dims) for name, dims in grid.variables.items()}
-    turned = {name: tuple((dim, of[dim]) for dim in same_order([*of], trained)) for name, of in sizes.items()}
-    orders = orders_like(grid.axes, coordinates, f"{files[0]}", "the training data")
-    return replace(grid.placed(orders), variables=turned)
+    grid = grids.grid_of(files, names, source.reading.format)
+    longest = max((dims.split("/") for dims in source.reading.dimensions.values()), key=len, default=[])
+    return None if grid is None else grid.in_order(longest)
 
 
 def format_of(path: Path, option: str = "--data") -> Format:

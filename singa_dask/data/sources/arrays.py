@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -39,6 +40,8 @@ from singa_dask.data.sources.files import Rows, RowsBlock, cut_rows, find_files,
 from singa_dask.data.sources.patches import Cutting, Patches, blocks_of
 from singa_dask.data.sources.source import ARRAYS, Format, Source, Wanted
 from singa_dask.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
 
 ReadRows = Callable[[Rows, Sequence[str]], Sequence[np.ndarray]]
 
@@ -99,7 +102,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for column in names:
             check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
-    _warn_of_places(layouts, names, first)
+    _warn_of_others(layouts, names)
     turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
     read_rows = read_rows if {*turns.values()} == {AS_THEY_ARE} else partial(_turned, turns, read_rows)
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
@@ -138,12 +141,19 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     )
 
 
-def _warn_of_places(layouts: Mapping[Path, Layout], names: Sequence[str], first: Layout) -> None:
-    """Tell of the first dataset with other scalar coordinates than those of the first file."""
-    mixed = [(file, at) for file, layout in layouts.items() for at in names if layout[at].scalars != first[at].scalars]
-    for file, at in mixed[:1]:
+def _warn_of_others(layouts: Mapping[Path, Layout], names: Sequence[str]) -> None:
+    """Tell of the first dataset with other scalar coordinates, or in another order, than in the first file."""
+    path, first = next(iter(layouts.items()))
+    every = [(file, at) for file in layouts for at in names]
+    for file, at in [(file, at) for file, at in every if layouts[file][at].scalars != first[at].scalars][:1]:
         of_first = Along(scalars=first[at].scalars)
         Along(scalars=layouts[file][at].scalars).warn_of_places(of_first, f"{file}: {at}", "the first file")
+    for file, at in [(file, at) for file, at in every if layouts[file][at].turn != first[at].turn][:1]:
+        message = (
+            "%s: %s is in another order than in %s, and is read in that order. Look its values up by their "
+            "coordinates, not by their places"
+        )
+        logger.warning(message, file, at, path)
 
 
 def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, first: Dataset, cut: Patches | None) -> Dataset:

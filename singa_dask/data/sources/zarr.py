@@ -39,7 +39,7 @@ CODECS = (
 _CODEC_FIELDS = ("compressor", "filters", "codecs", "index_codecs")
 # Listing chunks takes a time that grows with the square of their number.
 MOST_LISTED = 4096
-_REMEDY = "Is it a whole Zarr store? Copy it again, or leave it out of --source."
+REMEDY = "Is it a whole Zarr store? Copy it again, or leave it out of --source."
 
 
 def _is_store(path: Path) -> bool:
@@ -63,7 +63,7 @@ def _opened(path: Path, names: Sequence[str] | None = None) -> Iterator[Any]:
     """A store, of whose arrays these are read, by default all."""
     import zarr
 
-    with reading(path, _REMEDY):
+    with reading(path, REMEDY):
         nodes = _nodes(path) if names is None else [("", path), *((name, path / name) for name in names)]
         for name, folder in nodes:
             _check_codecs(path, name, folder)
@@ -135,6 +135,16 @@ def _list(path: Path) -> dict[str, Dataset]:
 def _dimensions(array: Any) -> list[str]:
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
     return [str(name or "") for name in names]
+
+
+def names_dimensions(path: Path) -> bool:
+    """Whether all arrays of a store name their dimensions, as xarray wants it. Raises DataError."""
+    import zarr
+
+    with _opened(path) as root:
+        members = [] if isinstance(root, zarr.Array) else [each for _, each in root.members(max_depth=None)]
+        arrays = [each for each in members if isinstance(each, zarr.Array)]
+        return bool(arrays) and all(each.ndim == len([*filter(None, _dimensions(each))]) for each in arrays)
 
 
 def _named(array: Any) -> list[str]:

@@ -112,14 +112,15 @@ def test_files_with_dimensions_in_another_order_keep_their_coordinates(predicted
     data.to_netcdf(tmp_path / "turned.nc", engine="h5netcdf")
     found, _ = predicted("rain", *field(), data=tmp_path / "turned.nc")
     straight, _ = predicted("rain", *field(), name="q.nc")
-    assert found["prediction"].dims == ("time", "lat", "lon")
-    xr.testing.assert_allclose(found, straight)
+    assert found["prediction"].dims == ("time", "lon", "lat")
+    xr.testing.assert_allclose(found.transpose(*straight.dims), straight)
 
 
-def test_shards_have_rows_alone(predicted, monkeypatch):
+def test_shards_have_rows_and_coordinates(predicted, monkeypatch):
     monkeypatch.setattr(blocks_module, "BLOCK_NBYTES", 200)
     found, _ = predicted("rain", *field(), files=4, test=0.5, data="own")
-    assert found["prediction"].dims == ("sample", "axis0", "axis1")
+    assert found["prediction"].dims == ("sample", "lat", "lon")
+    np.testing.assert_array_equal(found["lat"], LAT)
     truth = {number: weather(5, 5 * number)["rain"].to_numpy() for number in range(4)}
     for place, (file, row) in enumerate(zip(found["file"].values, found["sample"].values, strict=True)):
         np.testing.assert_array_equal(found["target"][place], truth[int(file[0])][row])
