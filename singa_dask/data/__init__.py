@@ -12,7 +12,16 @@ from singa_dask.data.shards import ShardFolder, read_small
 from singa_dask.data.statistics import with_statistics
 from singa_dask.data.store import AnyStream, make_stream, store_info, stream_of
 from singa_dask.data.vocabulary import first_difference, vocabulary
-from singa_dask.data.windows import WindowStream, breaks, check_lengths, check_step, record_step, series_starts
+from singa_dask.data.windows import (
+    WindowStream,
+    breaks,
+    check_lengths,
+    check_step,
+    keep_step,
+    record_step,
+    series_starts,
+    trained_step,
+)
 
 __all__ = [
     "AnyStream",
@@ -28,6 +37,7 @@ __all__ = [
     "check_step",
     "dask_submit",
     "first_difference",
+    "keep_step",
     "make_stream",
     "read_small",
     "record_step",
@@ -38,6 +48,7 @@ __all__ = [
     "statistics_path",
     "store_info",
     "stream_of",
+    "trained_step",
     "vocabulary",
     "with_statistics",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,8 +27,10 @@ from singa_dask.data.rows import index_of
 from singa_dask.data.schema import COLUMN, SEPARATOR, STEP, Along, Coordinates, of_columns
 from singa_dask.data.sources.stored import Stored
 from singa_dask.data.times import instants
-from singa_dask.data.windows import falls, is_other_step
+from singa_dask.data.windows import LONG_GAP, SAME_VARYING_STEP, Step, falls
 from singa_dask.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 _VALUES = str | bytes | int | float | np.generic
 
@@ -55,7 +58,7 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
         return None
     fits = trained is None or trained == Along()
     labels, where = Labels((), {}, trained or Along()), "" if fits else "the training data"
-    values, times, moved = list[np.ndarray](), list[Coordinates](), dict[int, str]()
+    values, times, moved, uneven = list[np.ndarray](), list[Coordinates](), dict[int, str](), list[str]()
     for place, each in enumerate(given):
         name = f"{what}[{place}]"
         sample, along = _described(each, name, labels.along)
@@ -63,14 +66,17 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
             known = labels_of(as_samples(sample), name) if is_labelled(sample) else None
             labels, where = known or Labels((), {}, along), name
         like, step = _comparable(along, labels.along)
-        check_times(sample, step, name)
+        uneven += [name] * check_times(sample, step, name)
         turn = along.turn_to(like, name, where)
         values.append(turn.of(np.asarray(values_of(sample))[np.newaxis])[0])
         moved |= {values[-1].shape[axis]: name for axis in turn.moved if COLUMN not in along.dims}
         if step in along.coordinates:
             times.append(along.coordinates[step])
             if not fits:
-                _check_step(times[-1], labels.along.coordinates.get(labels.along.dims[0]), name)
+                check_step(times[-1], labels.along.coordinates.get(labels.along.dims[0]), name)
+    if uneven:
+        message = "%s: the times of %d of %d sequences have gaps or repeat, the first those of %s, and the net reads "
+        logger.warning(message + "all steps alike. Resample them.", what, len(uneven), len(given), uneven[0])
     if fits and labels.along.dims:
         labels = _with_steps(labels, labels.along.dims[0], times)
     return Listed(values, labels, moved)
@@ -165,42 +171,42 @@ def _comparable(own: Along, trained: Along) -> tuple[Along, str]:
     return trained, step
 
 
-def check_times(sample: Any, step: str, what: str) -> None:
-    """Raise DataError if the times of the steps fall."""
+def check_times(sample: Any, step: str, what: str) -> bool:
+    """Whether the times of the steps are regular beside gaps and repeats. Raises DataError if they fall."""
     if is_labelled(sample):
         index = index_along(sample, step) if step in sample.dims else None
     else:
         index = index_of(sample)
     times = instants(index)
-    if times is not None and times.dtype.kind in "mM" and falls([("", times.to_numpy())], [], what, warns=False):
+    if times is None or times.dtype.kind not in "mM":
+        return False
+    if falls([("", times.to_numpy())], [], what, warns=False):
         hint = f"{what}.sortby({step!r})" if is_labelled(sample) else f"{what}.sort_index()"
         raise DataError(f"{what}: its times do not rise, and the steps of a sequence are in that order. Give {hint}.")
+    own, steps = Step.of(times.to_numpy()), np.diff(times.to_numpy()) / np.timedelta64(1, "s")
+    return not own.varies and bool(((steps == 0) | (steps > LONG_GAP * own.size)).any())
 
 
-def _step(known: Coordinates | None) -> float:
-    """The median step of coordinates if all are alike, dates in microseconds; else 0."""
+def _step(known: Coordinates | None) -> Step:
+    """The step of coordinates, unless it varies by more than SAME_VARYING_STEP."""
     if known is None or known.type == "text" or not 1 < known.size == len(known.values):
-        return 0.0
-    steps = np.diff(known.array).astype(float)
-    return float(np.median(steps)) if steps.min() > 0 and not is_other_step(steps.max(), steps.min()) else 0.0
+        return Step()
+    own, steps = Step.of(known.array), np.diff(known.array)
+    return Step() if own.varies and not steps.max() <= steps.min() * (1 + SAME_VARYING_STEP) else own
 
 
-def _check_step(own: Coordinates, trained: Coordinates | None, what: str) -> None:
+def check_step(own: Coordinates | None, trained: Coordinates | None, what: str) -> None:
     """Raise DataError if the steps follow each other at another interval than in training."""
     here, there = _step(own), _step(trained)
-    if trained is not None and own.type == trained.type and here and there and is_other_step(here, there):
-        one, other = (
-            str(np.timedelta64(round(each), "us").item()) if own.type == "date" else f"{each:g}"
-            for each in (here, there)
-        )
+    if here.differs(there):
         hint = "Resample it, or give its values without their times: to_numpy()."
-        raise DataError(f"{what}: steps by {one}, and by {other} in training. {hint}")
+        raise DataError(f"{what}: steps by {here}, and by {there} in training. {hint}")
 
 
 def _with_steps(labels: Labels, step: str, times: list[Coordinates]) -> Labels:
     """Labels for samples with these coordinates along their steps: the longest ones if all step alike."""
     steps = [_step(each) for each in times if each.size > 1]
-    alike = all(steps) and not any(is_other_step(each, steps[0]) for each in steps)
+    alike = all(each.size for each in steps) and not any(each.differs(steps[0]) for each in steps)
     told = {dim: known for dim, known in labels.along.coordinates.items() if dim != step or not labels.along.dims[1:]}
     told |= {step: max(times, key=lambda each: each.size)} if times and alike else {}
     coords = {dim: known for dim, known in labels.coords.items() if dim != step}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from singa_dask.data.plan import BLOCK_WINDOWS, Stream, StreamConf
 from singa_dask.data.sequence import check_order
 from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import ConfigError, Problem
+from singa_dask.job.job_pb2 import StoreProto
 
 RULE = 1  # of the order of windows: increase it with every change of the order, so that old checkpoints are refused
 # Windows that start within this many bytes of records, and at most so many of them, are shuffled together.
@@ -23,7 +25,9 @@ BLOCK_NBYTES = 64 << 20
 MAX_BLOCK = 1 << 20
 MAX_SERIES = 100_000
 NANOSECONDS = np.timedelta64(106_000, "D")  # int64 has little more
-OTHER_STEP = 1.2
+SAME_STEP = 0.01  # two regular steps differ by at most this share of one
+SAME_VARYING_STEP = 0.2  # months, and records whose clocks jitter, vary by less
+MOST = 0.9
 DAY_S = 86_400
 LONG_GAP = 1.5  # times the median step between two records: one that is missing makes 2, months differ by less
 
@@ -137,35 +141,90 @@ def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
 
 
-def record_step(manifest: Manifest, starts: Sequence[int]) -> float:
-    """The median step from one record to the next within the series, in seconds or as numbers: of the times that the
-    shards keep, else of the first column of dates that rises; 0 without one. starts: of the series but the first one.
-    """
-    for name, times in _dates(manifest):
-        if len(steps := steps_within(times, starts)) and not falls([(name, times)], starts, "", warns=False):
-            step = np.median(steps)
-            if isinstance(step, np.timedelta64):
-                return float(step / np.timedelta64(1, "s"))
-            return float(step) * (DAY_S if name in {encoder.column for encoder in manifest.encoders} else 1)
-    return 0.0
+class Step(NamedTuple):
+    """The time from one record to the next: the median in seconds, or as a number without a unit; 0 if it is unknown.
+    varies: whether fewer than nine of ten steps are it up to 1 %, without gaps and repeats."""
+
+    size: float = 0.0
+    unit: str = ""
+    varies: bool = False
+
+    @classmethod
+    def of(cls, times: np.ndarray, starts: Sequence[int] = ()) -> Step:
+        """That of times (N,): dates, time spans, days in float32, or numbers. starts: of the series but the first
+        one."""
+        steps = steps_within(times, starts)
+        unit, grain = "" if times.dtype.kind in "iuf" and times.dtype != np.float32 else "s", grain_of(times)
+        if times.dtype.kind in "mM":
+            steps, grain = (each / np.timedelta64(1, "s") for each in (steps, grain))
+        elif unit:
+            steps, grain = (each.astype(np.float64) * DAY_S for each in (steps, grain))
+        if not len(rising := steps[steps > 0]):
+            return cls()
+        median = np.median(rising)
+        near = steps[np.abs(steps - median) <= SAME_STEP * median + grain]
+        size = near.mean() if len(near) else median
+        return cls(float(size), unit, bool(len(near) < MOST * (rising <= LONG_GAP * median + grain).sum()))
+
+    def differs(self, trained: Step) -> bool:
+        """Whether it is another one than in training, if both are known and have a unit or none."""
+        share = SAME_VARYING_STEP if self.varies or trained.varies else SAME_STEP
+        known = self.size > 0 and trained.size > 0 and self.unit == trained.unit
+        return known and not 1 / (1 + share) <= self.size / trained.size <= 1 + share
+
+    def warn_of_unit(self, trained: Step, where: str) -> None:
+        """Log that the steps cannot be compared where only one has a unit, unless the other one counts records."""
+        sizes = {each.unit: each.size for each in (self, trained) if each.size}
+        if len(sizes) > 1 and sizes[""] != 1:
+            message = "%s steps by %s, and by %s in training: a number has no unit, so they are not compared. "
+            logger.warning(message + "Give dates in both.", where, self, trained)
+
+    def __str__(self) -> str:
+        long = self.unit and self.size >= 1
+        return str(timedelta(seconds=self.size)) if long else f"{self.size:g}{' s' * bool(self.unit)}"
 
 
-def check_step(manifest: Manifest, starts: Sequence[int], trained: float) -> None:
+def record_step(manifest: Manifest, starts: Sequence[int]) -> Step:
+    """The step of records: of the times that the shards keep, else of the first column of dates that rises; of numbers
+    if there are no dates. starts: of the series but the first one."""
+    found = [
+        Step.of(times, starts)
+        for name, times in _dates(manifest)
+        if not falls([(name, times)], starts, "", warns=False)
+    ]
+    known = [step for step in found if step.size]
+    return next((step for step in known if step.unit), known[0] if known else Step())
+
+
+def check_step(manifest: Manifest, starts: Sequence[int], trained: Step) -> None:
     """Raise ConfigError if the records follow each other at another step than in training, if both are known."""
     check_same_step(record_step(manifest, starts), trained, str(manifest.folder))
 
 
-def check_same_step(own: float, trained: float, where: str) -> None:
+def check_same_step(own: Step, trained: Step, where: str) -> None:
     """Raise ConfigError for two different steps, if both are known. where: the records are that have their own."""
-    if own > 0 and trained > 0 and is_other_step(own, trained):
-        message = f"reads windows of records that are {own:g} apart (dates: in s), and those of training {trained:g}"
+    own.warn_of_unit(trained, where)
+    if own.differs(trained):
+        message = f"reads windows of records that are {own} apart, and those of training {trained}"
         hint = "Resample the records to the step of training."
         raise ConfigError(Problem("store_conf.sequence", message, where, hint))
 
 
-def is_other_step(own: Any, trained: Any) -> bool:
-    """Whether two steps, both numbers or both times, are different ones. Months differ by less."""
-    return not own / OTHER_STEP <= trained <= own * OTHER_STEP
+def trained_step(store: StoreProto) -> Step:
+    """The step of the records of training, which its store_conf keeps."""
+    return Step(store.record_step, store.record_unit, store.record_varies)
+
+
+def keep_step(store: StoreProto, step: Step) -> None:
+    """As `trained_step` reads it."""
+    store.record_step, store.record_unit, store.record_varies = step
+
+
+def grain_of(times: np.ndarray) -> Any:
+    """The difference of floating-point numbers next to each other, at the largest one; else 0."""
+    if times.dtype.kind != "f":
+        return np.zeros((), np.diff(times[:0]).dtype)
+    return np.spacing(np.abs(times[np.isfinite(times)]).max(initial=0))
 
 
 def steps_within(times: np.ndarray, starts: Sequence[int]) -> np.ndarray:
@@ -177,17 +236,19 @@ def falls(
     dates: Iterable[tuple[str, np.ndarray]], starts: Sequence[int], where: str, *, warns: bool = True
 ) -> dict[str, int]:
     """How often each of several times (N,) falls within a series; none if one of them does not, whose gaps and repeats
-    are warned of. starts: of the series but the first one."""
+    are warned of. Times that never change tell no order beside others. starts: of the series but the first one."""
     late: dict[str, int] = {}
-    for name, times in dates:
-        steps = steps_within(times, starts)
+    known = [(name, steps_within(times, starts), grain_of(times)) for name, times in dates]
+    moving = [each for each in known if (each[1] != np.zeros((), each[1].dtype)).any()]
+    for name, steps, grain in moving or known:
         still = np.zeros((), steps.dtype)
         if not (count := int((~(steps >= still)).sum())):  # missing times included
-            gaps = int((steps > LONG_GAP * np.median(steps)).sum()) if len(steps) else 0
+            usual = np.median(steps) if len(steps) else still
+            gaps = int((steps > LONG_GAP * usual + grain).sum())
             if gaps and warns:
                 message = "%s: %s has %s, which windows cross. Number the parts between gaps in a column for series."
                 logger.warning(message, where, name, f"{gaps:,} gap{'s' * (gaps > 1)}")
-            if warns and (repeats := int((steps == still).sum())):
+            if warns and not still < usual <= grain and (repeats := int((steps == still).sum())):
                 message = (
                     "%s: %s repeats %s times, and windows mix those. Sort by series, and give a column of series."
                 )
@@ -215,7 +276,7 @@ def _series_of(manifest: Manifest, name: str) -> np.ndarray:
 
 
 def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:
-    """The times of the records, exactly; and the columns of dates by their names, in days."""
+    """The times of the records, exactly; and the columns of dates by their names, in days, float32."""
     for column in manifest.columns:
         if column.role is Role.TIME:
             times = _values(manifest, column.name)

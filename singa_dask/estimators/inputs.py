@@ -18,13 +18,14 @@ from singa_dask.data.listed import listed, names_in
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.native import check_at_hand
 from singa_dask.data.schema import COLUMN, Along, check_turned, check_units, of_columns
+from singa_dask.data.windows import Step
 from singa_dask.estimators import arrays
 from singa_dask.estimators.sequences import (
     LENGTH,
     Padded,
     is_ragged,
 )
-from singa_dask.estimators.windows import Windows, check_order, check_steps, dates_of, steps_of
+from singa_dask.estimators.windows import Windows, at_hand, check_order, check_steps, dates_of, steps_of
 from singa_dask.inference.model import Model
 from singa_dask.inference.predicting import arrays_of
 
@@ -35,7 +36,7 @@ class EstimatorInputs(BaseEstimator):
     missing: Any
     model_: Model
     _windows: Windows | None
-    _steps: dict[str, Any]
+    _steps: dict[str, Step]
 
     def predict(self, X: Any) -> Any:
         raise NotImplementedError
@@ -230,7 +231,7 @@ class EstimatorInputs(BaseEstimator):
         if self._windows is None:
             return []
         starts = self._windows.starts(x, getattr(self, "feature_names_in_", ()))
-        known = {name: x[name] for name in dates}
+        known, index = {name: x[name] for name in dates}, at_hand(index)
         check_order(index, known, starts, warns=not (fits and is_table(x)))
         steps = steps_of(index, dates_of(x) | known, starts)
         check_steps(steps, self._steps)

@@ -11,7 +11,7 @@ import numpy as np
 
 from singa_dask.data.containers import is_lazy, is_table
 from singa_dask.data.times import instants
-from singa_dask.data.windows import changes, falls, is_other_step, steps_within, warn_of_short
+from singa_dask.data.windows import Step, changes, falls, warn_of_short
 from singa_dask.errors import ConfigError, Problem
 from singa_dask.job.job_pb2 import StoreProto
 from singa_dask.job.stores import reads_windows
@@ -19,37 +19,49 @@ from singa_dask.job.stores import reads_windows
 INDEX = "its index"
 
 
-def steps_of(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> dict[str, Any]:
-    """The median steps within the series of what tells the time of records in memory: an index of times or numbers,
-    and columns of dates that rise. starts: of the series but the first one."""
-    times = None if is_lazy(index) else instants(index)
+def steps_of(index: Any, dates: Mapping[str, Any], starts: Sequence[int]) -> dict[str, Step]:
+    """The steps within the series of what tells the time of records: an index of times or numbers, and columns of
+    dates that rise. starts: of the series but the first one."""
+    times = instants(index)
     found = [] if times is None else [(INDEX, times.to_numpy())]
     found += [(name, of) for name, of in _times(dates) if not falls([(name, of)], starts, "X", warns=False)]
-    if not found:
-        return {}
-    from pandas import Series
-
-    steps = {name: np.abs(steps_within(of, starts)) for name, of in found}
-    return {name: step for name, of in steps.items() if len(of) and (step := Series(of).median())}
+    steps = {name: Step.of(of, starts) for name, of in found}
+    return {name: step for name, step in steps.items() if step.size}
 
 
-def check_steps(steps: Mapping[str, Any], trained: Mapping[str, Any]) -> None:
+def check_steps(steps: Mapping[str, Step], trained: Mapping[str, Step]) -> None:
     """Raise ValueError if the records follow each other at another step than those of training."""
-    for name, step in steps.items():
-        if type(step) is type(trained.get(name)) and is_other_step(step, trained[name]):
+    pairs = [(name, step, trained[name]) for name, step in steps.items() if name in trained]
+    pairs = [pair for pair in pairs if pair[1].unit == pair[2].unit] or pairs
+    if not pairs and steps and trained:
+        pairs = [(*_first_dated(steps), _first_dated(trained)[1])]
+    for name, step, known in pairs:
+        step.warn_of_unit(known, f"X: {name}")
+        if step.differs(known):
             how = "('1h')" if name == INDEX else f"('1h', on={name})"
             way_out = ", or leave out the index: X.to_numpy()" if name == INDEX else ""
             hint = f"Resample it, for example X.resample{how}.mean(){way_out}."
-            raise ValueError(
-                f"X: {name} steps by {step}, and by {trained[name]} in training, so windows differ. {hint}"
-            )
+            raise ValueError(f"X: {name} steps by {step}, and by {known} in training, so windows differ. {hint}")
+
+
+def _first_dated(steps: Mapping[str, Step]) -> tuple[str, Step]:
+    return next((each for each in steps.items() if each[1].unit), next(iter(steps.items())))
+
+
+def at_hand(index: Any) -> Any:
+    """The index of records in memory; None for numbers of Dask, which often begin anew in each partition."""
+    if not is_lazy(index):
+        return index
+    return None if getattr(index.dtype, "kind", "") in "iufb" else index.compute()
 
 
 def dates_of(x: Any) -> dict[str, Any]:
-    """The columns of dates of a table in memory."""
-    if is_lazy(x) or not is_table(x):
+    """The columns of dates of a table, in memory."""
+    if not is_table(x):
         return {}
-    return {str(name): x[name] for name in x.columns if str(x[name].dtype).startswith("datetime64")}
+    names = [name for name, dtype in zip(x.columns, x.dtypes, strict=True) if str(dtype).startswith("datetime64")]
+    table = x[names].compute() if names and is_lazy(x) else x
+    return {str(name): table[name] for name in names}
 
 
 def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, warns: bool = True) -> None:
@@ -59,8 +71,6 @@ def check_order(index: Any, dates: Mapping[str, Any], starts: Sequence[int], *, 
     Raises ValueError if the index of records, or each of the dates, falls within a series, or other levels of the
     index change there.
     """
-    if is_lazy(index):
-        index = None if getattr(index.dtype, "kind", "") in "iufb" else index.compute()
     for place, level in enumerate(getattr(index, "names", ())[:-1]):
         if not {*changes(index.get_level_values(place).to_numpy()).tolist()} <= {*starts}:
             told = f"level {place}" if level is None else repr(level)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singa_dask.data import Manifest, ShardFolder, check_step, resolve, series_starts
+from singa_dask.data import Manifest, ShardFolder, check_step, resolve, series_starts, trained_step
 from singa_dask.data.columns import IDENTITY, Channels, Column, Role
 from singa_dask.data.manifest import FILES_FILE, WAY_OUT
 from singa_dask.data.origins import file_names, read_files
@@ -339,7 +339,7 @@ def _window_ranges(manifest: Manifest, store: StoreProto, share: float, horizon:
     conf = StreamConf(1, sequence=store.sequence, validation_share=share, held_out=share > 0)
     check_order(manifest, conf)
     starts = series_starts(manifest, store.series, store.sequence)
-    check_step(manifest, starts, store.record_step)
+    check_step(manifest, starts, trained_step(store))
     conf = replace(conf, series=tuple(starts))
     ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in own_spans(manifest, conf)]
     ranges = [(begin, end) for begin, end in ranges if begin < end]

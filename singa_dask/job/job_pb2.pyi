@@ -859,7 +859,7 @@ class FixedStepProto(_message.Message):
     def __init__(self, step: _Optional[_Iterable[int]] = ..., step_lr: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StoreProto(_message.Message):
-    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle", "sequence", "lookahead", "column", "label", "target_shape", "normalise", "mean", "std", "normalise_target", "target_mean", "target_std", "validation_share", "horizon", "stride", "series", "series_start", "record_step", "time_steps", "label_shape", "lengths", "transform")
+    __slots__ = ("backend", "path", "separator", "mean_file", "std_file", "mean_value", "std_value", "batchsize", "shape", "encoded", "random_skip", "has_label", "prefetching", "shuffle", "sequence", "lookahead", "column", "label", "target_shape", "normalise", "mean", "std", "normalise_target", "target_mean", "target_std", "validation_share", "horizon", "stride", "series", "series_start", "record_step", "record_unit", "record_varies", "time_steps", "label_shape", "lengths", "transform")
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SEPARATOR_FIELD_NUMBER: _ClassVar[int]
@@ -891,6 +891,8 @@ class StoreProto(_message.Message):
     SERIES_FIELD_NUMBER: _ClassVar[int]
     SERIES_START_FIELD_NUMBER: _ClassVar[int]
     RECORD_STEP_FIELD_NUMBER: _ClassVar[int]
+    RECORD_UNIT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_VARIES_FIELD_NUMBER: _ClassVar[int]
     TIME_STEPS_FIELD_NUMBER: _ClassVar[int]
     LABEL_SHAPE_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
@@ -926,11 +928,13 @@ class StoreProto(_message.Message):
     series: str
     series_start: _containers.RepeatedScalarFieldContainer[int]
     record_step: float
+    record_unit: str
+    record_varies: bool
     time_steps: int
     label_shape: _containers.RepeatedScalarFieldContainer[int]
     lengths: str
     transform: str
-    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ..., sequence: _Optional[int] = ..., lookahead: _Optional[int] = ..., column: _Optional[str] = ..., label: _Optional[str] = ..., target_shape: _Optional[_Iterable[int]] = ..., normalise: bool = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., normalise_target: bool = ..., target_mean: _Optional[_Iterable[float]] = ..., target_std: _Optional[_Iterable[float]] = ..., validation_share: _Optional[float] = ..., horizon: _Optional[int] = ..., stride: _Optional[int] = ..., series: _Optional[str] = ..., series_start: _Optional[_Iterable[int]] = ..., record_step: _Optional[float] = ..., time_steps: _Optional[int] = ..., label_shape: _Optional[_Iterable[int]] = ..., lengths: _Optional[str] = ..., transform: _Optional[str] = ...) -> None: ...
+    def __init__(self, backend: _Optional[str] = ..., path: _Optional[str] = ..., separator: _Optional[str] = ..., mean_file: _Optional[str] = ..., std_file: _Optional[str] = ..., mean_value: _Optional[float] = ..., std_value: _Optional[float] = ..., batchsize: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., encoded: bool = ..., random_skip: _Optional[int] = ..., has_label: bool = ..., prefetching: bool = ..., shuffle: bool = ..., sequence: _Optional[int] = ..., lookahead: _Optional[int] = ..., column: _Optional[str] = ..., label: _Optional[str] = ..., target_shape: _Optional[_Iterable[int]] = ..., normalise: bool = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., normalise_target: bool = ..., target_mean: _Optional[_Iterable[float]] = ..., target_std: _Optional[_Iterable[float]] = ..., validation_share: _Optional[float] = ..., horizon: _Optional[int] = ..., stride: _Optional[int] = ..., series: _Optional[str] = ..., series_start: _Optional[_Iterable[int]] = ..., record_step: _Optional[float] = ..., record_unit: _Optional[str] = ..., record_varies: bool = ..., time_steps: _Optional[int] = ..., label_shape: _Optional[_Iterable[int]] = ..., lengths: _Optional[str] = ..., transform: _Optional[str] = ...) -> None: ...
 
 class DataProto(_message.Message):
     __slots__ = ("path", "batchsize", "random_skip")

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from singa_dask.data import Manifest
 from singa_dask.data.manifest_reader import read_description
 from singa_dask.data.store import columns_of
-from singa_dask.data.windows import check_same_step
+from singa_dask.data.windows import check_same_step, trained_step
 from singa_dask.errors import CheckpointError
 from singa_dask.job import runs_in
 from singa_dask.job.job_pb2 import JobProto, Phase, StoreProto
@@ -90,12 +90,10 @@ def other_scale(what: str, saved: str, job: JobProto) -> list[str]:
 
 def check_steps(saved: str, job: JobProto) -> None:
     """Raise ConfigError if parameters were trained on windows of records at another step. saved: see `other_scale`."""
-    trained = {
-        layer.name: store_of(layer).record_step for layer in text_format.Parse(saved, JobProto()).neuralnet.layer
-    }
+    trained = {layer.name: store_of(layer) for layer in text_format.Parse(saved, JobProto()).neuralnet.layer}
     for layer in job.neuralnet.layer:
         store = store_of(layer)
-        check_same_step(store.record_step, trained.get(layer.name, 0.0), store.path)
+        check_same_step(trained_step(store), trained_step(trained.get(layer.name, store)), store.path)
 
 
 def check_same_order(where: Path, saved: Mapping[str, str], described: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from singa_dask.data import (
     check_lengths,
     check_step,
     first_difference,
+    keep_step,
     read_small,
     record_step,
     resolve,
@@ -22,6 +23,7 @@ from singa_dask.data import (
     series_starts,
     statistics_path,
     store_info,
+    trained_step,
     vocabulary,
     with_statistics,
 )
@@ -138,11 +140,11 @@ class _Resolver:
         if in_order and reads_windows(store):
             store.series_start[:] = series_starts(info.manifest, store.series, store.sequence + store.horizon)
             if phase == Phase.kTrain:
-                store.record_step = record_step(info.manifest, store.series_start)
+                keep_step(store, record_step(info.manifest, store.series_start))
             else:
                 trained = self.trained.get(name, (None, store))[1]
-                check_step(info.manifest, store.series_start, trained.record_step)
-                store.record_step = trained.record_step
+                check_step(info.manifest, store.series_start, trained_step(trained))
+                keep_step(store, trained_step(trained))
         elif in_order and store.sequence and len(missing := breaks(info.manifest)[1]):
             message = f"reads sequences, and rows of the source are missing before {len(missing):,} records"
             hint = "Split by a date (--test-from), not at random, or hold out the last ones with validation_share."

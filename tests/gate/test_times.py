@@ -198,7 +198,7 @@ def test_an_estimator_knows_the_times_of_every_index(index: str, fitted: Regress
             said = f"order of time falls {N - 1} times" if "does not rise" in str(error) else str(error)
         assert pd.Series([said]).str.contains(expected).all() if expected else said == "", said
     half = TABLE.set_axis(HOURS[0] + (HOURS - HOURS[0]) / 2)
-    with pytest.raises(ValueError, match="steps by 0 days 00:30:00, and by 0 days 01:00:00 in training"):
+    with pytest.raises(ValueError, match="steps by 0:30:00, and by 1:00:00 in training"):
         fitted.predict(INDEXES[index](half))
 
 
@@ -223,7 +223,7 @@ def test_records_at_another_step_than_those_of_training_are_refused(step: str) -
     fitted = Regressor(net, epochs=1, random_state=0).fit(TABLE, TABLE.now)
     other = TABLE.set_axis(pd.date_range("2024-05-01", periods=N, freq=step))
     for x in (other, xarray.DataArray(other.to_numpy(), {"time": other.index}, ("time", "value"))):
-        with pytest.raises(ValueError, match=r"X: its index steps by 0 days .* in training"):
+        with pytest.raises(ValueError, match=r"X: its index steps by \d:.* in training"):
             fitted.predict(x)
     np.testing.assert_array_equal(fitted.predict(TABLE), fitted.predict(TABLE.to_numpy()))
 
@@ -253,8 +253,27 @@ def test_a_column_of_times_tells_the_step_to_an_estimator(way, case):
         "partial_fit": lambda: fitted.partial_fit(other, other.v),
         "validation": lambda: Regressor(net, epochs=1, validation=(other, other.v)).fit(own, own.v),
     }
-    with pytest.raises(ValueError, match=r"X: 'when' steps by 0 days 03:00:00, and by 0 days 01:00:00 in training"):
+    with pytest.raises(ValueError, match=r"X: 'when' steps by 3:00:00, and by 1:00:00 in training"):
         ways[way]()
+
+
+def lazy(table):
+    return dd.from_pandas(table, npartitions=3, sort=False)
+
+
+@pytest.mark.parametrize(("times", "step"), [("column", "3h"), ("column with a zone", "66min"), ("index", "54min")])
+@pytest.mark.parametrize(("one", "other"), [(lazy, lazy), (lazy, pd.DataFrame), (pd.DataFrame, lazy)])
+def test_calls_of_partial_fit_have_the_same_step_whatever_holds_the_records(one, other, times, step):
+    def given(step, make):
+        table = with_times(step).drop(columns="born")
+        table = table.assign(when=table.when.dt.tz_localize("UTC")) if "zone" in times else table
+        table = make(table.set_index("when") if times == "index" else table)
+        return table, table.v.rename("y")
+
+    net = [layers.RecordInput(sequence=T, horizon=H), layers.InnerProduct(num_output=H)]
+    fitted = Regressor(net, random_state=0).partial_fit(*given("h", one)).partial_fit(*given("60min", other))
+    with pytest.raises(ValueError, match=r"steps by .*, and by 1:00:00 in training"):
+        fitted.partial_fit(*given(step, other))
 
 
 @pytest.mark.parametrize("times", ["column", "column with a zone", "index"])
@@ -265,8 +284,7 @@ def test_windows_of_collections_of_dask_are_told_to_be_computed(way, times):
     own = own.set_index("when") if times == "index" else own
     net = [layers.RecordInput(sequence=T, horizon=H), layers.InnerProduct(num_output=H)]
     fitted = Regressor(net, epochs=1, random_state=0).fit(own, own.v)
-    lazy = dd.from_pandas(own, npartitions=2, sort=False)
-    ways = {"predict": lambda: fitted.predict(lazy), "score": lambda: fitted.score(lazy, lazy.v)}
+    ways = {"predict": lambda: fitted.predict(lazy(own)), "score": lambda: fitted.score(lazy(own), lazy(own).v)}
     with pytest.raises(ValueError, match=r"Windows are predicted from arrays in memory: give X\.compute\(\)"):
         ways[way]()
 
@@ -284,10 +302,11 @@ def test_a_column_of_times_tells_the_step_to_shards(kind, case, tmp_path):
 
     manifests = {step: written(step) for step in ("h", "60min", "3h")}
     starts = [48] if STATIONS[case] else []
-    assert record_step(manifests["h"], starts) == pytest.approx(3600, rel=0.01)
-    check_step(manifests["60min"], starts, 3600)
-    with pytest.raises(ConfigError, match=r"records that are 10800 apart .*, and those of training 3600"):
-        check_step(manifests["3h"], starts, 3600)
+    hour = record_step(manifests["h"], starts)
+    assert hour.size == pytest.approx(3600, rel=0.01) and hour.unit == "s" and not hour.varies
+    check_step(manifests["60min"], starts, hour)
+    with pytest.raises(ConfigError, match=r"records that are 3:00:00 apart, and those of training 1:00:00"):
+        check_step(manifests["3h"], starts, hour)
 
 
 @pytest.mark.parametrize("way", ["predict", "validation", "partial_fit"])
@@ -299,23 +318,23 @@ def test_records_with_another_step_than_in_training_are_refused_in_every_way(way
     net = [layers.RecordInput(sequence=6, horizon=3, batchsize=16), layers.InnerProduct(num_output=3)]
     if way == "partial_fit":
         model = Regressor(net, random_state=0).partial_fit(x, y)
-        with pytest.raises(ValueError, match="steps by 0 days 02:00:00, and by 0 days 01:00:00 in training"):
+        with pytest.raises(ValueError, match="steps by 2:00:00, and by 1:00:00 in training"):
             model.partial_fit(*others)
         return
     steps = {"train_steps": 2, "validate_freq": 2} if way == "validation" else {"train_steps": 2}
     job = Job(name="steps", layers=[*net, layers.MSELoss()], updater=updaters.SGD(lr=0.01), **steps)
     given = {"workspace": tmp_path / "run", "processes": False, "display": Display()}
     if way == "validation":
-        with pytest.raises(ConfigError, match=r"records that are 7200 apart .*, and those of training 3600"):
+        with pytest.raises(ConfigError, match=r"records that are 2:00:00 apart, and those of training 1:00:00"):
             train(job, data=(x, y), validation=others, **given)
         return
     run = train(job, data=(x, y), **given)
     shard(*others, tmp_path / "others", shuffle=False)
     out = ["--out", str(tmp_path / "p.csv")]
     told = CliRunner().invoke(main, ["predict", str(run.workspace), "--data", str(tmp_path / "others"), *out])
-    assert told.exit_code == 2 and "records that are 7200 apart" in told.output
+    assert told.exit_code == 2 and "records that are 2:00:00 apart" in told.output
     told = CliRunner().invoke(main, ["test", str(run.workspace), *reads(tmp_path / "others")])
-    assert told.exit_code == 2 and "records that are 7200 apart" in told.output
+    assert told.exit_code == 2 and "records that are 2:00:00 apart" in told.output
 
 
 def reads(path):

@@ -15,6 +15,7 @@ from singa_dask.data.ingest.columns import decide
 from singa_dask.data.ingest.facts import ColumnPiece, Part
 from singa_dask.data.ingest.options import Encoding, Splits
 from singa_dask.data.ingest.stage import StagePlan
+from singa_dask.data.listed import check_step
 from singa_dask.data.manifest import Manifest
 from singa_dask.data.origins import BlockOrigins, Origins, free_name
 from singa_dask.data.schema import AS_THEY_ARE, Schema, check_turned
@@ -185,6 +186,8 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     for name in dict.fromkeys((*own.dimensions, *own.units, *own.scalars)):
         known, raw = like.schema.reading.along(name), raw_of.get(name, name)
         turn = own.along(name).turn_to(known, f"{source.name}: {raw}", _named(like))
+        for dim in known.dims[:1]:
+            check_step(own.coordinates.get(dim), known.coordinates.get(dim), f"{source.name}: {raw}")
         own.along(name).warn_of_places(known, f"{source.name}: {raw}", _named(like))
         if turn != AS_THEY_ARE:
             turns[raw], channels[raw] = turn, like.column(name).channels

@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 import pytest
 
+from singa_dask import shard
 from singa_dask.data.listed import listed, together
 from singa_dask.data.schema import Along
 from singa_dask.errors import DataError
@@ -158,3 +159,43 @@ def test_samples_of_one_shape_are_one_array():
     assert along != Along()
     with pytest.raises(DataError, match=r"X\[0\] \(3, 3\) and X\[1\] \(5, 3\)"):
         together([*map(frame, VALUES)], "X")
+
+
+def hours(step="h", rows=6, names=("a", "b")):
+    index = pandas.date_range("2024-01-01", periods=rows, freq=step)
+    return pandas.DataFrame(np.random.default_rng(0).normal(size=(rows, len(names))), index, [*names])
+
+
+MADE = {
+    "DataFrames": lambda of: of,
+    "with a zone": lambda of: of.tz_localize("UTC"),
+    "Datasets": lambda of: of.rename_axis("time").to_xarray(),
+    "DataArrays": lambda of: of.rename_axis("time").to_xarray().to_dataarray("f").transpose("time", "f"),
+}
+
+
+@pytest.mark.parametrize("step", ["2h", "54min", "61min"])
+@pytest.mark.parametrize("made", MADE)
+def test_lists_of_another_step_are_refused_like_the_training_data(made, step, tmp_path):
+    shard([MADE[made](hours())] * 4, np.arange(4.0), tmp_path / "s", progress=False)
+    same = [MADE[made](hours().shift(freq="9D"))] * 4
+    shard(same, np.arange(4.0), tmp_path / "same", like=tmp_path / "s", progress=False)
+    with pytest.raises(DataError, match=r"x: steps by .*, and by 1:00:00 in training\. Resample it"):
+        shard([MADE[made](hours(step))] * 4, np.arange(4.0), tmp_path / "t", like=tmp_path / "s", progress=False)
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [([0, 1, 2, 3, 4, 9], True), ([0, 1, 1, 2, 3, 4], True), ([0, 0, 1, 1, 2, 2], True), ([0, 1, 2, 3, 4, 5], False)],
+)
+def test_gaps_and_repeats_in_a_list_are_counted(made, rows, told, caplog):
+    given = [MADE[made](each) for each in (hours(), hours(rows=10).iloc[rows], hours())]
+    listed(given, "X")
+    assert ("X: the times of 1 of 3 sequences have gaps or repeat, the first those of X[1]" in caplog.text) == told
+
+
+def test_times_of_events_have_no_gaps(caplog):
+    at = pandas.Timestamp("2024-01-01") + pandas.to_timedelta(np.cumsum([1, 5, 9, 2, 30, 7]), unit="min")
+    listed([hours().set_axis(at)] * 3, "X")
+    assert not caplog.records

@@ -13,6 +13,7 @@ from singa_dask.data import Loader, Manifest, StreamConf, make_stream, series_st
 from singa_dask.data.columns import Column, Role
 from singa_dask.data.manifest import Shard
 from singa_dask.data.schema import Schema
+from singa_dask.data.windows import Step, falls
 from singa_dask.errors import ConfigError
 from singa_dask.job.job_pb2 import Phase, StoreProto
 
@@ -191,14 +192,14 @@ def test_records_that_are_not_in_the_order_of_their_dates_are_refused(tmp_path, 
     n, order = 60, np.arange(60)
     assert series_starts(hourly(tmp_path, order)) == []
     assert series_starts(hourly(tmp_path, order, other=np.datetime64("2020-01-01") + np.roll(order, 1))) == []
-    for wrong, falls in (
+    for wrong, count in (
         (order[::-1], n - 1),
         (np.roll(order, 7), 1),
         (order.reshape(2, -1).T.reshape(-1), n // 2 - 1),
     ):
         with pytest.raises(
             ConfigError,
-            match=rf"in the order of time, .* time falls {falls} time{'s' * (falls > 1)}\. Sort the source",
+            match=rf"in the order of time, .* time falls {count} time{'s' * (count > 1)}\. Sort the source",
         ):
             series_starts(hourly(tmp_path, wrong))
     for station in (np.repeat([1.0, 2.0], n // 2), np.repeat(["north", "south"], n // 2)):
@@ -211,3 +212,106 @@ def test_records_that_are_not_in_the_order_of_their_dates_are_refused(tmp_path, 
     assert not caplog.records
     series_starts(hourly(tmp_path, np.where(order < 20, order, order + 48)))
     assert "time has 1 gap, which windows cross" in caplog.text
+
+
+def after(step, rows=48, start="2024-01-01"):
+    """Times that follow each other at this step, in minutes: one, or one for each."""
+    passed = np.concatenate([[0], np.cumsum(np.broadcast_to(step, rows - 1))])
+    return np.datetime64(start, "us") + (passed * 60e6).astype("m8[us]")
+
+
+JITTER = np.random.default_rng(0).uniform(-15, 15, 48)
+EVENTS = np.random.default_rng(0).exponential(60, (2, 400))
+STEPS = {
+    "an hour": after(60),
+    "jitter": after(60) + (JITTER * 60e6).astype("m8[us]"),
+    "a jitter of seconds": after(60) + (JITTER * 1e6).astype("m8[us]"),
+    "gaps": np.delete(after(60), [*range(4, 14), 30]),
+    "repeats": np.repeat(after(60), 2),
+    "months": np.arange("2023-01", "2024-01", dtype="M8[M]").astype("M8[D]"),
+    "months of leap years": np.arange("2023-12", "2024-08", dtype="M8[M]").astype("M8[D]"),
+    "quarters": np.arange("2020", "2022", 3, dtype="M8[M]").astype("M8[D]"),
+    "other quarters": np.arange("2021-10", "2022-10", 3, dtype="M8[M]").astype("M8[D]"),
+    "years": np.arange("2000", "2009", dtype="M8[Y]").astype("M8[D]"),
+    "years of no leap": np.arange("2001", "2004", dtype="M8[Y]").astype("M8[D]"),
+    "months as numbers": np.arange("2022-06", "2024-01", dtype="M8[M]").astype("M8[D]").astype(float),
+    "other months as numbers": np.arange("2023-01", "2023-06", dtype="M8[M]").astype("M8[D]").astype(float),
+    "spans": after(60) - after(60)[0],
+    "days in float32": ((after(60) - np.datetime64("2023-01-01")) / np.timedelta64(1, "D")).astype("f4"),
+    "minutes": after(1),
+    "minutes in float32 days, a year on": (400 + np.arange(600) / 1440).astype("f4"),
+    "minutes in float32 days, 34 years on": (12_400 + np.arange(600) / 1440).astype("f4"),
+    "numbers": np.arange(0, 480, 10),
+    "events": after(EVENTS[0], 401),
+    "other events": after(EVENTS[1], 401),
+    **{f"{minutes} minutes": after(minutes) for minutes in (30, 50, 54, 58, 59.9, 60.1, 62, 66, 70)},
+    **{f"{days} days": after(days * 1440) for days in (7, 7.1, 360, 365)},
+    "11 as a number": np.arange(0, 528, 11),
+}
+SAME = [
+    ("an hour", ["jitter", "a jitter of seconds", "gaps", "repeats", "spans", "days in float32", "59.9 minutes"]),
+    ("jitter", ["an hour", "a jitter of seconds", "gaps", "60.1 minutes", "days in float32"]),
+    ("months", ["months of leap years"]),
+    ("quarters", ["other quarters"]),
+    ("years", ["years of no leap", "365 days"]),
+    ("months as numbers", ["other months as numbers"]),
+    ("minutes", ["minutes in float32 days, a year on", "minutes in float32 days, 34 years on"]),
+    ("events", ["other events"]),
+    ("numbers", ["an hour"]),
+]
+OTHER = [
+    ("an hour", [f"{minutes} minutes" for minutes in (30, 50, 54, 58, 62, 66, 70)]),
+    ("gaps", ["50 minutes", "66 minutes"]),
+    ("days in float32", ["54 minutes", "70 minutes"]),
+    ("repeats", ["54 minutes", "62 minutes"]),
+    ("jitter", ["30 minutes"]),
+    ("months", ["quarters", "years", "7 days"]),
+    ("7 days", ["7.1 days"]),
+    ("years", ["360 days"]),
+    ("minutes in float32 days, 34 years on", ["an hour"]),
+    ("numbers", ["11 as a number"]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in SAME for other in others])
+def test_steps_are_the_same_up_to_what_clocks_and_calendars_vary(one, other):
+    a, b = (Step.of(STEPS[name]) for name in (one, other))
+    assert a.size > 0 and b.size > 0 and not a.differs(b) and not b.differs(a), (a, b)
+
+
+@pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in OTHER for other in others])
+def test_other_regular_steps_differ_by_more_than_a_hundredth(one, other):
+    a, b = (Step.of(STEPS[name]) for name in (one, other))
+    assert a.differs(b) and b.differs(a), (a, b)
+
+
+@pytest.mark.parametrize(
+    ("own", "trained", "told"),
+    [
+        ("an hour", "numbers", "steps by 1:00:00, and by 10 in training: a number has no unit"),
+        ("numbers", "an hour", "steps by 10, and by 1:00:00 in training: a number has no unit"),
+        ("months as numbers", "months", "a number has no unit, so they are not compared. Give dates in both"),
+        ("spans", "an hour", ""),
+        ("days in float32", "an hour", ""),
+        ("numbers", "11 as a number", ""),
+    ],
+)
+def test_a_step_without_a_unit_is_told_beside_one_with_it(own, trained, told, caplog):
+    Step.of(STEPS[own]).warn_of_unit(Step.of(STEPS[trained]), "X")
+    assert told in caplog.text and bool(told) == bool(caplog.records)
+    assert not Step.of(np.arange(9)).warn_of_unit(Step.of(STEPS["an hour"]), "X")  # it counts the records
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if "float32" in name])
+def test_what_float32_rounds_is_no_gap_and_no_repeat(name, caplog):
+    assert not falls([("t", STEPS[name])], [], "X") and not caplog.records
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("still", [np.zeros(48), np.repeat(np.datetime64("2024-01-01"), 48)])
+def test_times_that_never_change_tell_no_order(place, still, caplog):
+    rising, falling = [("t", after(60))], [("t", after(60)[::-1])]
+    for times in (rising, falling):
+        times.insert(place, ("still", still))
+    assert falls(falling, [], "X") == {"t": 47} and not falls(rising, [], "X") and not caplog.records
+    assert not falls([("still", still)], [], "X") and "still repeats 47 times" in caplog.text
