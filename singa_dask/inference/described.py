@@ -123,12 +123,7 @@ class Described:
         names = self.names(self.column, named)
         if not names:
             logger.warning("the net knows no names of columns: those of the table are taken by their places.")
-        names = names or tuple(named)
-        missing = [name for name in names if name not in named]
-        if missing:
-            hint = nearest(missing[0], named)
-            raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
-        return numbers(table, [named[name] for name in names])
+        return numbers(table, names or tuple(named))
 
 
 def _stored(column: Column, records: int) -> tuple[int, ...]:
@@ -191,9 +186,14 @@ class KnownData:
         column = None if known is None else known.answers if answers else known.column
         if known is None or column is None:
             return Along()
-        along, store = known.along(column), self.store(layer)
-        steps = answers_of(store) if answers else store.sequence and records_of(store)
-        return along._replace(dims=(STEP, *along.dims)) if steps and along.dims else along
+        along = known.along(column)
+        steps = along.dims and self.has_steps(layer, answers=answers)
+        return along._replace(dims=(STEP, *along.dims)) if steps else along
+
+    def has_steps(self, layer: str, *, answers: bool = False) -> bool:
+        """Whether a row that an input layer reads, or its labels or targets, are of several records."""
+        store = self.store(layer)
+        return (answers_of(store) if answers else store.sequence and records_of(store)) > 0
 
     def store(self, name: str) -> StoreProto:
         """The store_conf of an input layer."""
@@ -327,8 +327,14 @@ def value_names(column: Column | None, width: int, *, classifies: bool, horizon:
     return list(column.names) or [f"{column.name}_{i}" for i in range(width)]
 
 
-def numbers(table: Any, names: Sequence[Any]) -> np.ndarray:
-    """Columns of numbers, side by side: (rows, columns) float32. Raises DataError."""
+def numbers(table: Any, names: Iterable[str]) -> np.ndarray:
+    """Columns of numbers, side by side: (rows, columns) float32. names: as texts. Raises DataError."""
+    named = {str(name): name for name in table}
+    missing = [name for name in names if name not in named]
+    if missing:
+        hint = nearest(missing[0], named)
+        raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
+    names = [named[name] for name in names]
     if hasattr(table, "dtypes") and all(getattr(dtype, "char", "") in _NUMBERS for dtype in table.dtypes):
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(table[list(names)], np.float32)

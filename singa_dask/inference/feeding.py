@@ -191,7 +191,7 @@ def _numbered(known: KnownData, layer: str, answers: Any) -> Any:
             raise DataError(
                 f"y: has the columns {', '.join(map(str, given.columns))}, and the net knows no names. {hint}"
             )
-        given = numbers(given, names or list(given))
+        given = numbers(given, names or map(str, given))
     column = described.answers if described is not None else None
     classes = class_names(column)
     given = _ignored(known, given, column)

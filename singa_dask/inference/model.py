@@ -21,6 +21,7 @@ from singa_dask.inference.feeding import (
     rows_of_a_pass,
     step_of,
 )
+from singa_dask.inference.first_call import fed_in_training
 from singa_dask.inference.loss import TrainingLoss
 from singa_dask.inference.passes import ON_CPU, Passes, Where
 from singa_dask.inference.predicting import arrays_of, is_empty, predict
@@ -53,8 +54,7 @@ class Model:
     x: one array, or arrays by the names of the input layers; to predict, only those on which the output depends. y:
     class labels, or targets where the input layer has a target_shape; one array, or arrays by input layer. Both are in
     the units of the data: the model normalises them by mean, std, target_mean and target_std of its input layers, and
-    predictions are in the units of the data again.
-
+    predictions are in the units of the data again. The first training call sets the names of columns and dimensions.
     Several threads may predict and evaluate at the same time. A model can be pickled unless it is partitioned.
 
     A layer or a Module that is called outside of its model computes with the parameters of the model, and one that was
@@ -108,6 +108,7 @@ class Model:
         self.described: Mapping[str, str] = {}  # the data of the input layers, as `Checkpoint` has it
         self._known: KnownData | None = None
         self._used = False  # whether the parameters have memory
+        self.called = False  # in training, by these ranks
         self._allocating = threading.Lock()
         self._adopt(self._training_net(self.ranks))
         self._net.check_initial_values(seed)
@@ -138,9 +139,7 @@ class Model:
 
         Raises DataError where x and y do not fit the net or each other.
         """
-        known = KnownData(self.net, self.described)
-        feed, rows = feed_of(known, *arrays_of(self, x, y))
-        counts = self.ranks.numbers(rows)
+        known, feed, rows, counts = fed_in_training(self, x, y)
         self.net.forward(normalised(known, feed), step_of(self.ranks, Phase.kTrain, self.number, self.seed, counts))
         self.last = TrainingLoss(self, self.net.metrics(), rows, sum(counts))
         return self.last
@@ -310,7 +309,7 @@ class Model:
             raise ConfigError(Problem("model", message, f"a DistOpt of {ranks.size}", hint))
         net = self._net if self.partitioned else self._training_net(ranks)
         self._check_same(net, ranks)
-        self.ranks = ranks
+        self.ranks, self.called = ranks, False
         if self.partitioned or not net.partitioned:
             return
         kept = ranks.numbers(self._used)[0] == 1

@@ -86,7 +86,7 @@ def _member(model: Model, layer: str, x: Any, output: str) -> Any:
         raise ConfigError(Problem("x", f"has a Dask DataFrame for the input layer {layer!r}", hint=hint))
     if known is None or known.column.role is Role.FEATURE:
         return _features(table, model, output, [layer])[layer]
-    return numbers(table, list(table))
+    return numbers(table, map(str, table))
 
 
 def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> Any:
@@ -124,7 +124,7 @@ def by_layer(
     else:
         given = {inputs[0]: x}
     trained = {name: model.known.along(name, answers=name not in inputs) for name in given}
-    arrays = {name: _one_array(array, trained[name]) for name, array in given.items()}
+    arrays = {name: one_array(array, trained[name]) for name, array in given.items()}
     name, first = next((name, array) for name, array in arrays.items() if is_labelled(array))
     first = turned(first, trained[name], f"x of {name}", warns=Along())
     warned = {name: along._replace(coordinates={}) for name, along in trained.items() if not places}
@@ -150,7 +150,7 @@ def _members_paired(x: Any) -> Any:
     return dict(zip(x, in_same_rows(members), strict=True))
 
 
-def _one_array(x: Any, trained: Along) -> Any:
+def one_array(x: Any, trained: Along) -> Any:
     """A DataArray of a Dataset whose variables are channels; all else as it is. Raises DataError."""
     if not hasattr(x, "data_vars"):
         return x
@@ -259,7 +259,8 @@ def _features(table: Any, model: Model, output: str, layers: Sequence[str] = ())
     if twice and any(name in known for name in layers):
         raise DataError(f"x: several columns are named {twice[0]!r}. Rename or drop one.")
     found = {
-        name: known[name].features(table, filled) if name in known else numbers(table, list(table)) for name in layers
+        name: known[name].features(table, filled) if name in known else numbers(table, map(str, table))
+        for name in layers
     }
     model.known.tell_of_filled(filled, len(table))
     return found

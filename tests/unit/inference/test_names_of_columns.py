@@ -5,7 +5,7 @@ import pandas
 import pytest
 import xarray
 
-from singa_dask import Model, layers, shard
+from singa_dask import DistOpt, Model, layers, shard, updaters
 from singa_dask.errors import DataError
 
 DRAW = np.random.default_rng(0)
@@ -117,3 +117,69 @@ def test_dates_of_the_steps_rise(trained, tmp_path):
     net.predict(given.assign_coords(t=-np.arange(5)))  # lags
     with pytest.raises(DataError, match=r"its times do not rise.* Give x of data\.sortby\('t'\)"):
         net.predict(given.isel(t=slice(None, None, -1)))
+
+
+def in_a_loop(sequence=0, outputs=1):
+    conf = {"sequence": 5, "horizon": 1} if sequence else {}
+    store = layers.RecordInput("data", shape=[3], target_shape=[outputs], **conf)
+    return Model([store, layers.InnerProduct(num_output=outputs), layers.EuclideanLoss()])
+
+
+def trained_in_a_loop(net, x, y):
+    DistOpt(updaters.SGD(lr=0.1), net).backward_and_update(net(x, y))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("of", "first"),
+    [
+        *((ROWS, kind) for kind in ("DataFrame", "DataArray", "Dataset", "mapping", "Series")),
+        *((WINDOWS, kind) for kind in ("DataArray", "Dataset", "frames")),
+    ],
+)
+def test_the_first_call_of_a_loop_sets_the_names(of, first):
+    plain, sequence = (A, 0) if of is ROWS else (W, 5)
+    y = np.zeros((len(plain), 1), np.float32)
+    expected = np.ravel(trained_in_a_loop(in_a_loop(sequence), plain, y).predict(plain))
+    net = trained_in_a_loop(in_a_loop(sequence), of[first](NAMES), y)
+    loss = float(net(plain, y))
+    for kind, given in of.items():
+        given = given(OTHER)
+        np.testing.assert_allclose(np.ravel(net.predict(given)), expected, rtol=1e-5, err_msg=kind)
+        if kind != "DataArray of Dask":
+            np.testing.assert_allclose([float(net(given, y)), net.evaluate(given, y)["loss"]], loss, rtol=1e-5)
+    with pytest.raises(DataError, match=r"a, b, c|'a'"):
+        net(_renamed(of["DataArray"](NAMES)), y)
+
+
+def test_the_first_call_of_a_loop_sets_the_names_of_targets(tmp_path):
+    y = pandas.DataFrame(A[:, :2], columns=["p", "q"])
+    net = trained_in_a_loop(in_a_loop(outputs=2), A, y)
+    loss = float(net(A, y.to_numpy()))
+    labelled = xarray.DataArray(y.to_numpy(), {"t": ["p", "q"]}, ("s", "t"))
+    for given in (y, y[["q", "p"]], labelled.sel(t=["q", "p"])):
+        np.testing.assert_allclose([float(net(A, given)), net.evaluate(A, given)["loss"]], loss)
+    with pytest.raises(DataError, match="columns p, which are missing"):
+        net(A, y.rename(columns={"p": "r"}))
+    assert [*net.predict(frame()).columns] == ["p", "q"]
+    net.save(tmp_path / "m.h5")
+
+
+def test_a_call_that_fails_sets_no_names():
+    net, y = in_a_loop(), np.zeros((8, 1), np.float32)
+    with pytest.raises(DataError, match="as many samples"):
+        net(frame(names=OTHER), y[:3])
+    net(frame(), y)
+    np.testing.assert_array_equal(net.predict(frame(names=OTHER)), net.predict(A))
+
+
+def test_all_ranks_give_the_same_names():
+    net, other = in_a_loop(), in_a_loop()
+    other(frame(), np.zeros((8, 1), np.float32))
+    marks = []
+    other.ranks.numbers = lambda mark: marks.append(mark) or [mark]
+    other.called, other.described = False, {}
+    other(frame(), np.zeros((8, 1), np.float32))
+    net.ranks.numbers = lambda mark: [marks[0], mark]
+    with pytest.raises(DataError, match="rank 1 gives columns of other names, or in another order, than rank 0"):
+        net(frame(names=OTHER), np.zeros((8, 1), np.float32))
