@@ -89,14 +89,15 @@ def together(x: Any, what: str, trained: Along | None = None) -> tuple[Any, Alon
         of = listed(x, what, trained)
     except ValueError as error:
         raise DataError(str(error)) from error
-    if of is None:
-        return x, Along(), {}
-    first = of.values[0].shape
-    other = next((place for place, each in enumerate(of.values) if each.shape != first), 0)
+    arrays = isinstance(x, list | tuple) and all(isinstance(each, np.ndarray) for each in x)
+    values = [*x] if of is None and arrays else [] if of is None else of.values
+    other = next((place for place, each in enumerate(values) if each.shape != values[0].shape), 0)
     if other:
-        told = f"{what}[0] {first} and {what}[{other}] {of.values[other].shape}"
+        told = f"{what}[0] {values[0].shape} and {what}[{other}] {values[other].shape}"
         hint = "Pad them to one length, and give the lengths as a column; or use an estimator."
         raise DataError(f"{what}: holds samples of different shapes: {told}. {hint}")
+    if of is None:
+        return x, Along(), {}
     return np.stack(of.values), of.labels.along, of.moved
 
 

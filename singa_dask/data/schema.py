@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,8 +183,10 @@ class Along(NamedTuple):
             if value != before:
                 message = "%s: the coordinate %r is %s, but %s in %s. If the net depends on it, select the same one"
                 logger.warning(message, what, name, value, before, where)
-        for name, own in self.coordinates.items():
-            others = trained.coordinates.get(name, own)
+        names, there = [name for name in self.coordinates if name in trained.coordinates], trained.coordinates
+        same = prod(self.coordinates[name].size for name in names) == prod(there[name].size for name in names)
+        for name in names if same else ():  # samples of another shape are refused
+            own, others = self.coordinates[name], there[name]
             if own.order_like(others) is None:
                 ends, known = (f"{each.shown[0]} to {each.shown[-1]}" for each in (own, others))
                 known += ", with others between," * (ends == known)

@@ -41,7 +41,7 @@ def known_answers(y: Any) -> Any:
     """Labels or targets likewise. What pandas stores otherwise has a type of NumPy, and so have integers and booleans
     among objects. Raises ValueError for a mapping."""
     if isinstance(y, Mapping) and not hasattr(y, "dims"):
-        raise ValueError("y is a mapping, and must be an array, a Series or a DataFrame: pandas.DataFrame(y).")
+        raise ValueError(of_mapping(y, "y", "an array, a Series or a DataFrame"))
     given, y = y, in_types_of_numpy(known_container(y))
     if is_lazy(y):
         counted = isinstance(getattr(given, "_meta", None), np.ma.MaskedArray) and given.dtype.kind in "biu"
@@ -55,6 +55,18 @@ def known_answers(y: Any) -> Any:
             with suppress(OverflowError):
                 return y.astype(dtype)
     return y
+
+
+def of_mapping(given: Mapping[str, Any], what: str, wanted: str) -> str:
+    """What to say of a mapping, such as a file or a group of arrays."""
+    ranks = {name: getattr(each, "ndim", 0) for name, each in given.items()}
+    most = max(ranks.values(), default=0)
+    fields = [f"{what}[{name!r}]" for name, rank in ranks.items() if rank == most]
+    hint = f"Give pandas.DataFrame({what})."
+    if most > 1:
+        stacked = f", or several as channels: numpy.stack([{', '.join(fields[:2])}], axis=-1)" * (len(fields) > 1)
+        hint = f"Give one of its arrays, such as {fields[0]}{stacked}. Of a file, a Dataset of xarray does this."
+    return f"{what} is a mapping, and must be {wanted}. {hint}"
 
 
 def _kinds(y: np.ndarray) -> set[type]:

@@ -91,7 +91,7 @@ class EstimatorInputs(BaseEstimator):
         is checked as scikit-learn does. Raises ValueError."""
         lengths = None
         if isinstance(x, Mapping) and not hasattr(x, "shape"):
-            raise ValueError("X is a mapping, and must be an array or a DataFrame: pandas.DataFrame(X).")
+            raise ValueError(arrays.of_mapping(x, "X", "an array or a DataFrame"))
         if not first:
             self._check_kind(x)
         x = arrays.known_container(x)

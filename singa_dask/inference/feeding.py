@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -62,13 +62,7 @@ def feed_of(
     needed = [name for name in names if name not in answering] if output is None else inputs_of(net, output)
     given = dict(x) if isinstance(x, Mapping) else dict.fromkeys(needed[:1], x)
     given |= _weights(known, given) if weighs else {}
-    if not set(needed) <= set(given) <= set(names):
-        told = f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
-        hint = "Give a mapping with an array for each."
-        if weights := _weights(known, {}).keys() & needed:
-            layer = min(weights)
-            hint = f"A loss that needs {layer!r} only to weigh samples sets output_sources = (0,)."
-        raise DataError(f"{told} {hint}")
+    check_named(known, needed, given)
     answers = {name: given.pop(name) for name in answering & given.keys()}
     answers |= {} if y is None else _labels(net, y, given)
     labels = {name: _numbered(known, name, each) for name, each in answers.items()}
@@ -84,6 +78,17 @@ def feed_of(
     for name in answering & labels.keys():
         features[name] = np.broadcast_to(np.float32(0), (rows, *net.shapes[name]))
     return {name: Batch(array, labels.get(name)) for name, array in features.items()}, rows
+
+
+def check_named(known: KnownData, needed: Collection[str], given: Collection[str]) -> None:
+    """Raise DataError if arrays are not given for these input layers. given: the layers that get one."""
+    if not set(needed) <= set(given) <= set(known.net.input_layers):
+        told = f"x must be arrays for the input layers {', '.join(needed)}. Received: {', '.join(given) or 'none'}."
+        hint = f"Give a mapping with an array for each: {{{', '.join(f'{name!r}: ...' for name in needed)}}}."
+        if weights := _weights(known, {}).keys() & needed:
+            layer = min(weights)
+            hint = f"A loss that needs {layer!r} only to weigh samples sets output_sources = (0,)."
+        raise DataError(f"{told} {hint}")
 
 
 def normalised(known: KnownData, feed: Mapping[str, Batch]) -> dict[str, Batch]:

@@ -36,7 +36,7 @@ from singa_dask.data.schema import STEP, Along
 from singa_dask.data.sources.stored import Stored
 from singa_dask.errors import ConfigError, DataError, Problem
 from singa_dask.inference.described import numbers
-from singa_dask.inference.feeding import as_recorded
+from singa_dask.inference.feeding import as_recorded, check_named
 from singa_dask.net import inputs_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def _recorded(model: Model, x: Any, output: str) -> Any:
     """The arrays with their channels last, of a table the features."""
     if isinstance(x, Mapping):
         return {name: _member(model, name, array, output) for name, array in x.items()}
-    return as_recorded(model.known, inputs_of(model.net, output)[0], x, "x")
+    inputs = inputs_of(model.net, output)
+    check_named(model.known, inputs, inputs[:1])
+    return as_recorded(model.known, inputs[0], x, "x")
 
 
 def _member(model: Model, layer: str, x: Any, output: str) -> Any:

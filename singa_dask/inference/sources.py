@@ -59,11 +59,11 @@ def blocks_of(
         )
         raise ConfigError(Problem("--x", f"the net has {len(layers)} input layers", ", ".join(source.x), hint))
     columns = {name: column for name, column in source.stored.items() if name in source.x}
+    if reads_windows(model.known.store(layers[0])) and _are_records(model, source):
+        return _windows_of(model, source, data, scratch)
     for layer, column in () if source.table else zip(layers, columns.values(), strict=True):
         if (known := model.known.inputs.get(layer)) is not None:
             source.reading.along(column).warn_of_places(known.along(known.column), data)
-    if reads_windows(model.known.store(layers[0])) and _are_records(model, source):
-        return _windows_of(model, source, data, scratch)
     dimensions = {name: source.reading.dimensions.get(column, "") for name, column in source.stored.items()}
     units = {name: source.reading.units.get(column, "") for name, column in source.stored.items()}
     named = replace(source.reading, dimensions=dimensions, units=units)

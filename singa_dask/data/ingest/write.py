@@ -163,6 +163,11 @@ def _layout_of(plan: StagePlan, source: Source, *options: Any) -> Layout:
             raise
         hint = 'Leave out the patches that hold them: nan="drop" (--nan drop). Or fill them, or mask targets.'
         column, what, count, first, _ = error.args
+        if source.cuttings[0].patches.drop:
+            hint = (
+                'nan="drop" (--nan drop) leaves out missing values alone. Turn these into NaN: '
+                "numpy.where(numpy.isfinite(X), X, numpy.nan). Or fill them, or mask targets."
+            )
         raise NotFinite(column, what, count, first, hint) from None
 
 

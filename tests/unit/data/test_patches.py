@@ -101,6 +101,8 @@ def test_patches_with_a_missing_value_are_left_out(tmp_path, lazy, caplog):
     left_out = 24 - int(complete.sum())
     assert f"{left_out} of 24 hold a missing value and are left out" in manifest.notes[0]
     assert manifest.notes[0] in caplog.text
+    with pytest.raises(DataError, match=r"infinite.* leaves out missing values alone\. Turn these into NaN"):
+        made(tmp_path / "none", np.where(np.isnan(X), np.inf, X), y, nan="drop")
     with pytest.raises(DataError, match=r'NaN.*nan="drop" \(--nan drop\)'):
         made(tmp_path / "error", *given)
     with pytest.raises(DataError, match="each of 24 patches holds a missing value"):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import zarr
 
 from singa_dask import Classifier, Regressor, shard, updaters
 from singa_dask.errors import ConfigError, DataError
@@ -223,6 +224,13 @@ def test_rows_with_other_labels_are_refused(tmp_path, how):
         use(right)
 
 
+def in_groups():
+    group = zarr.open_group(zarr.storage.MemoryStore(), mode="w")
+    for name, shape in (("lat", (3,)), ("u", (9, 3)), ("v", (9, 3))):
+        group.create_array(name, data=np.ones(shape))
+    return group
+
+
 @pytest.mark.parametrize(
     ("x", "told"),
     [
@@ -230,7 +238,12 @@ def test_rows_with_other_labels_are_refused(tmp_path, how):
             lambda: X,
             r"X must be a DataFrame with the columns a, kind, day, level, as in fit.*ndarray of shape \(40, 3\)",
         ),
-        (lambda: TABLE.to_dict("list"), "X is a mapping, and must be an array or a DataFrame"),
+        (lambda: TABLE.to_dict("list"), r"must be an array or a DataFrame\. Give pandas.DataFrame\(X\)"),
+        (
+            lambda: {"a": np.ones((9, 3))},
+            r"must be an array or a DataFrame\. Give one of its arrays, such as X\['a'\]\.",
+        ),
+        (in_groups, r"several as channels: numpy.stack\(\[X\['u'\], X\['v'\]\], axis=-1\)\. Of a file"),
         (lambda: pd.concat([TABLE, TABLE[["a"]]], axis=1), "several columns are named 'a'"),
     ],
 )

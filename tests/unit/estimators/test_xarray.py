@@ -160,6 +160,21 @@ def test_other_places_are_told(caplog):
         assert caplog.text.count(told) == 1
 
 
+@pytest.mark.parametrize("size", [3, 1])
+def test_samples_of_another_shape_are_refused_without_a_warning_before(tmp_path, caplog, size):
+    fitted, fewer = Regressor(epochs=1).fit(DATA, INDEX), DATA.isel(lon=slice(0, size))
+    like = shard(DATA, INDEX, tmp_path / "s", shuffle=False)[""]
+    for call in (
+        fitted.predict,
+        fitted.model_.predict,
+        lambda x: fitted.score(x, INDEX),
+        lambda x: shard(x, INDEX, tmp_path / "t", like=like),
+    ):
+        with pytest.raises((ValueError, DataError), match="shape"):
+            call(fewer)
+        assert "run from" not in caplog.text
+
+
 ROWS = xarray.Dataset({"a": INDEX, "b": INDEX**2}).drop_attrs()
 ANSWERS = xarray.Dataset({"u": 2 * INDEX, "v": 1 - INDEX})
 FEATURES = {

@@ -1,16 +1,18 @@
 """What a model does with the arrays that it is called on: targets, normalisation, inputs that it can do without."""
 
+import dask.array as da
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from support.user_layers import Same
 
 from singa_dask import Job, layers, load_model, train, updaters
 from singa_dask.comm import SoloCommunicator, run_threads
 from singa_dask.errors import ConfigError, DataError
 from singa_dask.inference.model import Model
-from singa_dask.layers import EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
+from singa_dask.layers import Concate, EuclideanLoss, InnerProduct, RecordInput, SoftmaxLoss
 from singa_dask.layers.partition import even_bounds
 from singa_dask.loops.distopt import DistOpt
 from singa_dask.updaters import SGD
@@ -159,6 +161,24 @@ def test_predicting_needs_neither_targets_nor_weights():
             call({"x": X})
     with pytest.raises(DataError, match=r"input layers x. Received: y"):
         model.predict({"y": Y})
+
+
+@pytest.mark.parametrize("x", [[X, Y], (X, Y), [X, X], X, np.stack([X, X]), da.from_array(X), xr.DataArray(X)])
+def test_inputs_without_their_names_are_asked_for_by_name(x):
+    both = [RecordInput("a", shape=[3]), RecordInput("b", shape=[3])]
+    model = Model([*both, Concate(srclayers=["a", "b"], concate_dim=1), InnerProduct(num_output=1)])
+    said = r"input layers a, b\. Received: a\. Give a mapping with an array for each: \{'a': \.\.\., 'b': \.\.\.\}"
+    for call in (model.predict, model.evaluate, model):
+        with pytest.raises(DataError, match=said):
+            call(x)
+    assert model.predict({"a": X, "b": X}).shape == (len(X), 1)
+
+
+def test_samples_of_different_shapes_are_named():
+    model = Model([RecordInput("a", shape=[3]), InnerProduct(num_output=1)])
+    for x in ([np.ones(3), np.ones(2)], (np.ones(3), np.ones(3), np.ones((3, 1)))):
+        with pytest.raises(DataError, match=rf"x\[0\] \(3,\) and x\[{len(x) - 1}\] .* Pad them"):
+            model.predict(x)
 
 
 def test_several_targets_are_given_by_input_layer():
