@@ -329,12 +329,12 @@ def value_names(column: Column | None, width: int, *, classifies: bool, horizon:
 
 def numbers(table: Any, names: Iterable[str]) -> np.ndarray:
     """Columns of numbers, side by side: (rows, columns) float32. names: as texts. Raises DataError."""
-    named = {str(name): name for name in table}
-    missing = [name for name in names if name not in named]
+    named, wanted = {str(name): name for name in table}, [*names]
+    missing = [name for name in wanted if name not in named]
     if missing:
         hint = nearest(missing[0], named)
         raise DataError(f"the net was trained with the columns {', '.join(missing)}, which are missing. {hint}")
-    names = [named[name] for name in names]
+    names = [named[name] for name in wanted]
     if hasattr(table, "dtypes") and all(getattr(dtype, "char", "") in _NUMBERS for dtype in table.dtypes):
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(table[list(names)], np.float32)
