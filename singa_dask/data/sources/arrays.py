@@ -30,7 +30,6 @@ from singa_dask.data.sources.datasets import (
     channels_by_dimensions,
     check_dataset,
     check_lengths,
-    check_same,
     guess,
     listing,
     notes_of,
@@ -100,7 +99,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     units = {name: layouts[at][name].units for name, at in told.items()}
     for other, layout in layouts.items():
         for column in names:
-            check_same(path, first[column], other, layout[column], column)
+            _check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
     _warn_of_others(layouts, names)
     turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
@@ -154,6 +153,17 @@ def _warn_of_others(layouts: Mapping[Path, Layout], names: Sequence[str]) -> Non
             "coordinates, not by their places"
         )
         logger.warning(message, file, at, path)
+
+
+def _check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name: str) -> None:
+    def form(dataset: Dataset) -> tuple:
+        return dataset.shape[1:], dataset.text or dataset.dtype.newbyteorder("="), dataset.classes
+
+    if form(other) != form(dataset):
+        raise DataError(
+            f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
+            "Samples of all files must have the same shape and type. Name files that fit with --source."
+        )
 
 
 def _in_order(where: str, dataset: Dataset, name: str, like: Dataset, first: Dataset, cut: Patches | None) -> Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -218,14 +218,3 @@ def check_lengths(path: Path, layout: Layout) -> None:
                 f"{path}: {first} has {dataset.shape[0]:,} samples, but {name} has {other.shape[0]:,}. "
                 "Their first axes must be equally long."
             )
-
-
-def check_same(first: Path, dataset: Dataset, path: Path, other: Dataset, name: str) -> None:
-    def form(dataset: Dataset) -> tuple:
-        return dataset.shape[1:], dataset.text or dataset.dtype.newbyteorder("="), dataset.classes
-
-    if form(other) != form(dataset):
-        raise DataError(
-            f"{path}: {name} is {replace(other, about='')}, but it is {replace(dataset, about='')} in {first}. "
-            "Samples of all files must have the same shape and type. Name files that fit with --source."
-        )

@@ -215,10 +215,10 @@ def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Data
     members = {} if dtype.kind == "b" else h5py.check_enum_dtype(dtype) or {}
     text = dtype.kind == "S" or h5py.check_string_dtype(dtype) is not None
     fault = fault or _unreadable(dataset, dtype, text)
-    chunks = dataset.chunks
+    chunks, units = dataset.chunks, ""
     if dataset.attrs and not (text or members or field):
         dtype, wrong = decoded_type(dtype, lambda: _packing(dataset))
-        fault = fault or wrong
+        fault, units = fault or wrong, units_of(dataset.attrs, dtype)
     dims = _dimensions(dataset)
     dims = (*dims, *[""] * len(inner)) if dims else ()
     about = [dataset.compression or "", f"chunks {chunks}" if chunks else "", "virtual" if dataset.is_virtual else ""]
@@ -233,7 +233,7 @@ def _describe(dataset: h5py.Dataset, field: str | None, fault: str = "") -> Data
         fault,
         channels=channels_by_dimensions(dims[1:]) if dims and all(dims) else None,
         dimensions=dims,
-        units="" if field else units_of(dataset.attrs, dtype),
+        units=units,
     )
 
 
