@@ -14,7 +14,7 @@ import numpy as np
 
 from singa_dask.data.columns import Channels, Role
 from singa_dask.data.ingest.blocks import blocks_of, cut_blocks
-from singa_dask.data.ingest.given import Given, given_of, in_rows, only
+from singa_dask.data.ingest.given import Given, as_array_of, given_of, in_rows, only
 from singa_dask.data.ingest.options import SPLIT_OPTIONS, Splits
 from singa_dask.data.ingest.run import DaskBlock
 from singa_dask.data.ingest.write import write
@@ -79,6 +79,8 @@ def shard(
         raise ConfigError(Problem("out", "must be the folder for the shards", given, "shard(X, y, out)."))
     splits = Splits.of({key: options[key] for key in SPLIT_OPTIONS if key in options})
     cut = Patches.of({"patch": patch, "stride": stride, "nan": nan})
+    if isinstance(like := options.get("like"), str | Path):
+        like = options["like"] = Manifest.load(Path(like))
     source = source_of(
         X,
         y,
@@ -91,6 +93,7 @@ def shard(
         splits=splits,
         split_data=split_data,
         cut=cut,
+        like=like,
     )
     if client is None and any(isinstance(block, DaskBlock) for block in source.blocks):
         client = _current_client()
@@ -118,11 +121,12 @@ def source_of(
     splits: Splits | None = None,
     split_data: Any = None,
     cut: Patches | None = None,
+    like: Manifest | None = None,
 ) -> Source:
-    """The source that `shard` writes. Raises ConfigError and DataError."""
+    """The source that `shard` writes. like: of the training samples. Raises ConfigError and DataError."""
     check_at_hand("X", X)
     collections = partial(given_of, like=first_array(X), cut=cut is not None)
-    features = collections(X, "X")
+    features = [as_array_of(one, like) for one in collections(X, "X")]
     answers = [] if y is None else collections(y, "y", {name for one in features for name in one.raw})
     weight = [] if sample_weight is None else [only(collections(sample_weight, "sample_weight"), "sample_weight")]
     masks = [] if mask is None else [only(collections(mask, "mask"), "mask")]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from singa_dask.data.containers import is_lazy, is_sparse, is_table
+from singa_dask.data.columns import X
+from singa_dask.data.containers import columns_of, in_types_of_numpy, is_lazy, is_sparse, is_table
 from singa_dask.data.labelled import (
     along_of,
     as_samples,
@@ -20,7 +21,8 @@ from singa_dask.data.labelled import (
     variables_of,
     with_gaps,
 )
-from singa_dask.data.listed import together
+from singa_dask.data.listed import names_in, together
+from singa_dask.data.manifest import Manifest
 from singa_dask.data.native import check_at_hand, native
 from singa_dask.data.rows import in_same_rows
 from singa_dask.data.schema import Along, check_orders
@@ -122,6 +124,21 @@ def _one(value: Any, what: str, name: str, like: Any, *, cut: bool) -> Given:
     if isinstance(value, np.generic) or len(value.shape) == 0:
         raise DataError(f"{what}: must have the samples along its first axis, but it is one value.")
     return Given(what, value, [name], along=along)
+
+
+def as_array_of(one: Given, like: Manifest | None) -> Given:
+    """A table in memory as the array of the columns with the names of the values of a sample, if the training samples
+    `like` came from an array with such names; all else as it is. Raises DataError if one is missing."""
+    if like is None or like.encoders or one.columns is None or one.lazy:
+        return one
+    known = like.schema.reading.along(X)
+    if len(known.dims) != 1 or not known.coordinates:
+        return one
+    try:
+        table = columns_of(one.value, names_in(known, one.columns, 1), one.what)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return Given(one.what, in_types_of_numpy(table), [X])
 
 
 def in_rows(given: list[Given]) -> None:

@@ -204,6 +204,9 @@ def prepared_like(source: Source, like: Manifest) -> tuple[Source, Encoding]:
     if turns and source.cuttings:
         told = "the patches are of fields whose dimensions or coordinates are in another order than in"
         raise DataError(f"{source.name}: {told} {_named(like)}. Transpose or reorder the fields, with xarray.")
+    if source.table and not encoders:
+        hint = "Give an array with the values of a sample in that order, such as X[[...]].to_numpy()."
+        raise DataError(f"{source.name}: is a table, and the samples of {_named(like)} came from an array. {hint}")
     for encoder in encoders:
         if encoder.column not in source.x:
             hint = f"Give a table with the columns {', '.join(each.column for each in encoders)}, such as a DataFrame."

@@ -6,6 +6,7 @@ import pytest
 import xarray
 
 from singa_dask import DistOpt, Model, layers, shard, updaters
+from singa_dask.data.shards import ShardFolder
 from singa_dask.errors import DataError
 
 DRAW = np.random.default_rng(0)
@@ -183,3 +184,14 @@ def test_all_ranks_give_the_same_names():
     net.ranks.numbers = lambda mark: [marks[0], mark]
     with pytest.raises(DataError, match="rank 1 gives columns of other names, or in another order, than rank 0"):
         net(frame(names=OTHER), np.zeros((8, 1), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "DataFrame of more", "DataArray", "Series"])
+def test_tables_after_an_array_are_read_by_its_names(kind, tmp_path):
+    first = shard(array(), A[:, 0], tmp_path / "first", shuffle=False)[""]
+    again = shard(ROWS[kind](OTHER), A[:, 0], tmp_path / "again", shuffle=False, like=tmp_path / "first")[""]
+    np.testing.assert_array_equal(ShardFolder(again).reader(0).column("x"), A)
+    with pytest.raises(DataError, match="lacks the columns a, b, c"):
+        shard(_renamed(frame()), A[:, 0], tmp_path / "other", like=first)
+    with pytest.raises(DataError, match=r"is a table, and the samples of .* came from an array"):
+        shard(dataset(), A[:, 0], tmp_path / "refused", like=first)
