@@ -26,6 +26,7 @@ from singa_dask.data.encoders import Encoders
 from singa_dask.data.schema import VERSION, Schema
 from singa_dask.errors import DataError, nearest, way_out
 from singa_dask.files import read_text
+from singa_dask.temporary import NOT_KEPT
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Manifest:
 
     order: how the samples were ordered when they were written; folders with the same order and number of samples hold
     the same samples in the same places, if they were written from the same samples. in_place: whether the shards are
-    files of the user's, outside of the folder. notes: warnings to log when the data set is opened.
+    files of the user's, outside of the folder. notes: warnings to log when the data set is opened. given: the file of
+    which the shards were made for a moment.
     """
 
     total: int
@@ -76,6 +78,13 @@ class Manifest:
     in_place: bool = False
     notes: tuple[str, ...] = ()
     folder: Path | None = field(default=None, compare=False)
+    given: str = field(default="", compare=False)
+
+    @property
+    def where(self) -> str:
+        """What messages call the data: what the user gave if the folder is not kept."""
+        kept = self.folder is None or not any(part.startswith(NOT_KEPT) for part in self.folder.parts)
+        return self.given or (str(self.folder) if kept else "the given data")
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -97,7 +97,7 @@ class SequenceStream(BaseStream):
 def check_order(manifest: Manifest, conf: StreamConf) -> None:
     """Raise ConfigError if the records were shuffled when they were written."""
     if manifest.shuffled:
-        message = f"reads sequences, and the records of {manifest.folder} were written in random order"
+        message = f"reads sequences, and the records of {manifest.where} were written in random order"
         hint = "Write them again in the order of time: `singa-dask shard --no-shuffle`, or shard(shuffle=False)."
         raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
 

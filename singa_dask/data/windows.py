@@ -61,7 +61,7 @@ class WindowStream(Stream):
             part = "are held out of" if conf.held_out else "train of"
             longest = max((end - begin for begin, end in spans), default=0)
             message = f"no window of {conf.sequence} records and a horizon of {conf.horizon} fits into those that"
-            message += f" {part} {self.manifest.folder}: at most {longest:,} follow each other"
+            message += f" {part} {self.manifest.where}: at most {longest:,} follow each other"
             hint = "Use a shorter sequence or horizon, or more data. The records of a series must follow each other: "
             hint += "split by a date (--test-from), not at random, or hold out the last ones with validation_share."
             raise ConfigError(Problem("store_conf.sequence", message, str(conf.sequence), hint))
@@ -109,11 +109,11 @@ def series_starts(manifest: Manifest, name: str = "", records: int = 1) -> list[
         found = np.union1d(found, changes(_series_of(manifest, name)))
     if len(found) >= MAX_SERIES:
         hint = "Write the records of each series one after the other, and split them by a date: --test-from."
-        message = f"at most {MAX_SERIES:,} series are possible, and {manifest.folder} has {len(found) + 1:,}"
+        message = f"at most {MAX_SERIES:,} series are possible, and {manifest.where} has {len(found) + 1:,}"
         raise ConfigError(Problem("store_conf.series", message, name or "no column", hint))
     starts = [int(start) for start in found]
     _check_times(manifest, starts)
-    warn_of_short(np.diff([0, *starts, manifest.total]), records, str(manifest.folder))
+    warn_of_short(np.diff([0, *starts, manifest.total]), records, manifest.where)
     return starts
 
 
@@ -134,9 +134,9 @@ def changes(values: np.ndarray) -> np.ndarray:
 
 def _check_times(manifest: Manifest, starts: Sequence[int]) -> None:
     """Raise ConfigError if there are dates, and none is in its order within each series."""
-    if late := falls(_dates(manifest), starts, str(manifest.folder)):
+    if late := falls(_dates(manifest), starts, manifest.where):
         told = ", ".join(f"{name} falls {count:,} time{'s' * (count > 1)}" for name, count in late.items())
-        message = f"reads windows of records in the order of time, and those of {manifest.folder} are not: {told}"
+        message = f"reads windows of records in the order of time, and those of {manifest.where} are not: {told}"
         hint = "Sort the source by time, or by series and time, with a column of numbers for series."
         raise ConfigError(Problem("store_conf.sequence", message, hint=hint))
 
@@ -198,7 +198,7 @@ def record_step(manifest: Manifest, starts: Sequence[int]) -> Step:
 
 def check_step(manifest: Manifest, starts: Sequence[int], trained: Step) -> None:
     """Raise ConfigError if the records follow each other at another step than in training, if both are known."""
-    check_same_step(record_step(manifest, starts), trained, str(manifest.folder))
+    check_same_step(record_step(manifest, starts), trained, manifest.where)
 
 
 def check_same_step(own: Step, trained: Step, where: str) -> None:
@@ -272,7 +272,7 @@ def _series_of(manifest: Manifest, name: str) -> np.ndarray:
         return values
     what = f"integers that {values.dtype} rounds" if known else "unknown categories, which are not told apart"
     hint = "Number the series from 0 on, in the order of their records: pandas.factorize(ids)[0]."
-    raise ConfigError(Problem("store_conf.series", f"{manifest.folder} has {what}", name, hint))
+    raise ConfigError(Problem("store_conf.series", f"{manifest.where} has {what}", name, hint))
 
 
 def _dates(manifest: Manifest) -> Iterator[tuple[str, np.ndarray]]:
@@ -314,7 +314,7 @@ def check_lengths(manifest: Manifest, name: str, steps: int) -> None:
     lengths = _numbers(manifest, name, "lengths")
     wrong = np.flatnonzero((lengths < 1) | (lengths > steps) | (lengths != np.floor(lengths)))
     if len(wrong):
-        message = f"column {name!r} of {manifest.folder} must hold integers from 1 to {steps}, the time_steps"
+        message = f"column {name!r} of {manifest.where} must hold integers from 1 to {steps}, the time_steps"
         hint = f"Sample {wrong[0]} is the first of {len(wrong):,} with another one."
         raise ConfigError(Problem("store_conf.lengths", message, f"{lengths[wrong[0]]:g}", hint))
 
@@ -324,7 +324,7 @@ def _numbers(manifest: Manifest, name: str, field: str) -> np.ndarray:
     if name not in columns:
         tabular = [encoder.column for encoder in manifest.encoders] if field == "series" else []
         hint = f"It has: {', '.join([*columns, *tabular]) or 'none'}."
-        message = f"{manifest.folder} has no such column of one number per record"
+        message = f"{manifest.where} has no such column of one number per record"
         raise ConfigError(Problem(f"store_conf.{field}", message, name, hint))
     return _values(manifest, name)[:, 0]
 

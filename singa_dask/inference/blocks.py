@@ -234,10 +234,10 @@ def _names_of(labels: Column | None) -> list[str]:
     return list(map(str, range(labels.classes) if isinstance(labels.classes, int) else labels.classes))
 
 
-def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -> Blocks:
+def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool, given: str = "") -> Blocks:
     """The samples of folders of shards, by the input layers that read them.
 
-    held_out: leave out the samples that a job with a validation_share trains on.
+    held_out: leave out the samples that a job with a validation_share trains on. given: see Manifest.
     Raises ConfigError, DataError where the shards do not suit the net or each other.
     """
     known, inputs = model.known, list[ShardInput]()
@@ -280,7 +280,7 @@ def shard_blocks(model: Model, folders: Mapping[str, Path], *, held_out: bool) -
             f"the input layers read different numbers of samples: {told}. Give folders that belong together."
         )
     nbytes = max(sum(one.column.nbytes for one in inputs if one.column is not None), 1)
-    first, manifest = known.store(inputs[0].layer), Manifest.load(inputs[0].folder)
+    first, manifest = known.store(inputs[0].layer), replace(Manifest.load(inputs[0].folder), given=given)
     reading = _joined(inputs)
     share = first.validation_share if held_out else 0.0
     if reads_windows(first):
@@ -341,10 +341,16 @@ def _window_ranges(manifest: Manifest, store: StoreProto, share: float, horizon:
     starts = series_starts(manifest, store.series, store.sequence)
     check_step(manifest, starts, trained_step(store))
     conf = replace(conf, series=tuple(starts))
-    ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in own_spans(manifest, conf)]
+    spans = own_spans(manifest, conf)
+    ranges = [(begin, end - store.sequence - horizon + 1) for begin, end in spans]
     ranges = [(begin, end) for begin, end in ranges if begin < end]
     if not ranges:
-        raise DataError(f"{manifest.folder}: no window of {store.sequence} records fits. Give more records.")
+        longest = max(end - begin for begin, end in spans)
+        told = f"no window of {store.sequence} records" + f" and a horizon of {horizon} with targets" * bool(horizon)
+        hint = f"Give more records{', or leave out the column of targets' * (longest >= store.sequence)}"
+        if longest < manifest.total:
+            hint = f"{hint}. The records of a series must follow each other: sort them by series and time"
+        raise DataError(f"{manifest.where}: {told} fits: at most {longest:,} follow each other. {hint}.")
     yield from ranges
 
 

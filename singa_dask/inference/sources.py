@@ -87,7 +87,7 @@ def _windows_of(model: Model, source: Source, data: str, scratch: Path | None) -
         raise ConfigError(Problem("--data", f"is a file, and layer {layer!r} reads windows of records", data, hint))
     like, folder = Manifest(0, model.known.inputs[layer].schema, 1, ()), scratch / "records"
     write(source, folder, like=like, shuffle=False, durable=False, progress=False)
-    windows = shard_blocks(model, dict.fromkeys(_readable(model, folder), folder), held_out=False)
+    windows = shard_blocks(model, dict.fromkeys(_readable(model, folder), folder), held_out=False, given=data)
     return Blocks(windows, source.reading, source)
 
 

@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from singa_dask import Job, Regressor, layers, load, shard, train, updaters
+from singa_dask import Job, Regressor, layers, load, load_model, shard, train, updaters
 from singa_dask.cli import main
 from singa_dask.data import Manifest, check_step, record_step, series_starts
 from singa_dask.data.sharding import shard_files
-from singa_dask.errors import ConfigError
+from singa_dask.errors import ConfigError, DataError
 from singa_dask.estimators.windows import check_order
+from singa_dask.inference.sources import blocks_of
 from singa_dask.monitor.progress import Display
 
 xarray = pytest.importorskip("xarray")
@@ -415,3 +416,49 @@ def test_a_net_of_a_named_target_predicts_records_without_it(tmp_path):
     args = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "last"), "--out", str(out)]
     assert not CliRunner().invoke(main, args, catch_exceptions=False).exit_code
     assert list(pd.read_csv(out)) == ["sample", "next_1", "next_2", "next_3"] and len(pd.read_csv(out)) == 3
+
+
+@pytest.fixture(scope="module")
+def forecaster(tmp_path_factory):
+    """A model of windows of records of two stations, and their table."""
+    folder = tmp_path_factory.mktemp("forecaster")
+    table = with_times("h", 2).drop(columns="born").assign(load=np.arange(96.0))
+    shard(table.drop(columns="load"), table.load, folder / "s", shuffle=False, progress=False)
+    read = {"path": str(folder / "s"), "sequence": 12, "horizon": 6, "batchsize": 8, "series": "station"}
+    net = [layers.RecordInput("data", **read), layers.InnerProduct(num_output=6), layers.MSELoss()]
+    job = Job(name="f", layers=net, updater=updaters.SGD(lr=1e-9), train_steps=1)
+    run = train(job, workspace=folder / "run", processes=False, display=Display(), curves=False)
+    return load_model(run.workspace), table
+
+
+UNFIT = {
+    "targets": (lambda of: of[:15], "and a horizon of 6 with targets fits: at most 15 .*, or leave out the column"),
+    "targets of stations": (
+        lambda of: of.groupby("station").head(14),
+        "horizon of 6 .* at most 14 .* leave out the column of targets. The records of a series must follow",
+    ),
+    "interleaved": (
+        lambda of: of.sort_values("when", kind="stable").drop(columns="load"),
+        "of 12 records fits: at most 1 follow each other. Give more records. The records of a series must follow",
+    ),
+    "few": (
+        lambda of: of[:7].drop(columns="load"),
+        "of 12 records fits: at most 7 follow each other. Give more records",
+    ),
+    "another step": (
+        lambda of: of[:48:2].drop(columns="load"),
+        r"apart, and those of training 1:00:00.* Received: .*new",
+    ),
+    "falling": (lambda of: of[:48][::-1].drop(columns="load"), "those of .*new.* are not: when falls 47 times"),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_file_without_a_window_is_named_with_the_way_out(forecaster, case, kind, tmp_path):
+    (model, table), (change, expected) = forecaster, UNFIT[case]
+    getattr(change(table), f"to_{kind}")(tmp_path / f"new.{kind}", index=False)
+    (tmp_path / ".singa_dask-x").mkdir()
+    with pytest.raises((ConfigError, DataError), match=expected) as told:
+        blocks_of(model, str(tmp_path / f"new.{kind}"), scratch=tmp_path / ".singa_dask-x")
+    assert ".singa_dask" not in str(told.value) and f"new.{kind}" in str(told.value)
