@@ -97,7 +97,8 @@ def main() -> None:
         context.with_resource(added_variables({"DASK_CONFIG": instead, "MPLCONFIGDIR": instead}))
     # Not the root logger: it would also show Dask's messages.
     logger = logging.getLogger("singa_dask")
-    logger.addHandler(_Messages())
+    logger.addHandler(messages := _Messages())
+    context.call_on_close(lambda: logger.removeHandler(messages))
     logger.setLevel(logging.INFO)
 
 

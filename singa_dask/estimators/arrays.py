@@ -61,7 +61,7 @@ def of_mapping(given: Mapping[str, Any], what: str, wanted: str) -> str:
     """What to say of a mapping, such as a file or a group of arrays."""
     ranks = {name: getattr(each, "ndim", 0) for name, each in given.items()}
     most = max(ranks.values(), default=0)
-    fields = [f"{what}[{name!r}]" for name, rank in ranks.items() if rank == most]
+    fields = [f"{what}[{name!r}]" for name, rank in sorted(ranks.items()) if rank == most]
     hint = f"Give pandas.DataFrame({what})."
     if most > 1:
         stacked = f", or several as channels: numpy.stack([{', '.join(fields[:2])}], axis=-1)" * (len(fields) > 1)

@@ -14,7 +14,7 @@ from singa_dask.data.native import native
 from singa_dask.data.schema import COLUMN, Along, Reading, Schema, of_columns
 from singa_dask.errors import DataError
 from singa_dask.inference.described import KnownData
-from singa_dask.inference.feeding import feed_of
+from singa_dask.inference.feeding import check_named, feed_of
 from singa_dask.inference.predicting import arrays_of, one_array
 from singa_dask.net import Batch, inputs_of
 
@@ -57,6 +57,8 @@ def _described(model: Model, x: Any, y: Any) -> dict[str, str]:
     several targets."""
     inputs, known, found = inputs_of(model.net, model.outputs[0]), model.known, dict[str, str]()
     x, y = _by_layer(x, inputs, "x"), _by_layer(y, known.answering, "y")
+    if len(x) < len(inputs):
+        check_named(known, inputs, x)
     for layer in [name for name in model.net.input_layers if name not in model.described]:
         store = known.store(layer)
         of_x = _along(x.get(layer), "x", steps=known.has_steps(layer))

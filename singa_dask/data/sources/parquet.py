@@ -45,7 +45,8 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
     columns = {name: _describe(kind) for name, kind in schemas[0].items()}
     if any(role is Role.LABEL for _, role in wanted.roles):
         columns |= {name: replace(columns[name], fractional=True) for name in _fractional(files[0])}
-    columns |= {name: _describe(value.type) for name, value in hive[0].items()}
+    for name, value in hive[0].items():
+        columns[name] = replace(_describe(value.type), fractional=has_fractions([keys[name] for keys in hive]))
     chosen = choose(str(source), columns, wanted, drop)
     vectors = [name for name in chosen.x if columns[name].kind.startswith("vector")]
     if vectors and len(chosen.x) > 1:

@@ -102,9 +102,10 @@ def _date(where: str, schema: Schema) -> str:
 
 
 def has_fractions(column: Any) -> bool:
-    """Whether a column of Arrow holds numbers with a fraction."""
-    from pyarrow import compute, types
+    """Whether a column of Arrow, or some scalars of one type, are numbers with a fraction."""
+    from pyarrow import array, compute, types
 
+    column = array(column) if isinstance(column, list) else column
     numbers = types.is_floating(column.type) or types.is_decimal(column.type)
     return numbers and bool(compute.any(compute.greater(compute.subtract(column, compute.floor(column)), 0)).as_py())
 

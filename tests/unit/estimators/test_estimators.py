@@ -430,11 +430,11 @@ def test_the_model_of_a_weighted_table_evaluates_with_and_without_weights(column
         model.predict({"data": from_pandas(table, npartitions=2)})
 
 
-NAMES = np.array(["no", "yes"], object)
+WORDS = np.array(["no", "yes"], object)
 OTHER_TYPES = {
-    "partial_fit": lambda x, y: Classifier(epochs=1).partial_fit(x, y, classes=[0, 1]).partial_fit(x, NAMES[y]),
-    "validation": lambda x, y: Classifier(epochs=1, validation=(x, NAMES[y])).fit(x, y),
-    "later classes": lambda x, y: Classifier(epochs=1).partial_fit(x, NAMES[y], classes=[0, 1]),
+    "partial_fit": lambda x, y: Classifier(epochs=1).partial_fit(x, y, classes=[0, 1]).partial_fit(x, WORDS[y]),
+    "validation": lambda x, y: Classifier(epochs=1, validation=(x, WORDS[y])).fit(x, y),
+    "later classes": lambda x, y: Classifier(epochs=1).partial_fit(x, WORDS[y], classes=[0, 1]),
 }
 
 
