@@ -38,18 +38,6 @@ COLLECT_AFTER = 50_000
 COMPLETION = "_SINGA_DASK_COMPLETE"
 
 
-class _Messages(logging.StreamHandler):
-    """Writes to what sys.stderr is at the time: a progress bar replaces it, so that lines are above the bar."""
-
-    @property
-    def stream(self) -> Any:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: Any) -> None:
-        """It has none of its own."""
-
-
 class MainCommand(Sections):
     """The command, whose output may go away. It ends as it would have; but where more was wanted than a closed pipe's
     reader, and no run has told of it, it fails with a sentence."""
@@ -97,8 +85,7 @@ def main() -> None:
         context.with_resource(added_variables({"DASK_CONFIG": instead, "MPLCONFIGDIR": instead}))
     # Not the root logger: it would also show Dask's messages.
     logger = logging.getLogger("singa_dask")
-    logger.addHandler(messages := _Messages())
-    context.call_on_close(lambda: logger.removeHandler(messages))
+    logger.addHandler(logging.StreamHandler())
     logger.setLevel(logging.INFO)
 
 
