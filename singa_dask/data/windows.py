@@ -181,7 +181,7 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         long = self.unit and self.size >= 1
-        return str(timedelta(seconds=float(f"{self.size:.5g}"))) if long else f"{self.size:g}{' s' * bool(self.unit)}"
+        return str(timedelta(seconds=self.size)) if long else f"{self.size:g}{' s' * bool(self.unit)}"
 
 
 def record_step(manifest: Manifest, starts: Sequence[int]) -> Step:
