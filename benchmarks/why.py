@@ -3,7 +3,7 @@
 python benchmarks/why.py                 # or: --case network --json why.json
 
 A run is right if the cause is the largest finding. Staleness costs no time, so there it is right if it is among the
-findings. A run without a cause is right if nothing is found. Six cases need root: for hosts that are namespaces of
+findings. A run without a cause is right if nothing is found. Four cases need root: for hosts that are namespaces of
 Linux, joined by 100 Mbit/s, and for control groups that slow a worker down. Stop other programs: they limit the runs,
 too.
 """

@@ -249,8 +249,9 @@ def check_fields(given: Sequence[tuple[str, Any]]) -> None:
     """Raise DataError if an array of a file has the dimensions or coordinates of what is given with it in another
     order. By names for messages."""
     known = [(what, stored(each)) for what, each in given if not hasattr(each, "data_vars")]
-    if any(isinstance(each, Stored) for _, each in known):
-        told = ((what, labels_of(each, what)) for what, each in known)
+    fields = [(what, each) for what, each in known if isinstance(each, Stored) or is_labelled(each)]
+    if len(fields) > 1 and any(isinstance(each, Stored) for _, each in fields):  # reads coordinates
+        told = ((what, labels_of(each, what)) for what, each in fields)
         schema.check_orders([(what, labels.along) for what, labels in told if labels is not None])
 
 

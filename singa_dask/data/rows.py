@@ -85,8 +85,8 @@ def in_rows(like: Any, value: Any, what: str, partition: str = "", other: str = 
         counted = [name for name, one in ((what, value), (other, like)) if not _names_rows(one)]
         if counted and not partition:
             message = (
-                "%s: rows are put in the order of those of %s by the labels of their index; that of %s only counts "
-                "from 0. If they are in this order already, give %s.to_numpy()"
+                "%s: rows are put in the order of %s by the labels of their index, although the index of %s only "
+                "counts from 0. If they are in that order already, give %s.to_numpy()"
             )
             logger.warning(message, what, other, counted[0], what)
         return value.isel({first_array(value).dims[0]: places}) if is_labelled(value) else value.iloc[places]

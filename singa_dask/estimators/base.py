@@ -92,8 +92,8 @@ class Estimator(EstimatorInputs):
     in_float64: ClassVar[bool] = False  # whether the model predicts so
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name. deep: also those of parameters with a method
-        `get_params`. The settings of an updater, such as updater__lr, can be set without being listed."""
+        """The parameters by name. deep: also those of parameters with a method `get_params`. The settings of an
+        updater, such as updater__lr, can be set, but are not listed."""
         held = {name: vars(self)[name] for name in self._get_param_names()}
         more = {name: value for name, value in held.items() if deep and hasattr(value, "get_params")}
         return held | {f"{name}__{key}": it for name, of in more.items() for key, it in of.get_params().items()}

@@ -30,8 +30,8 @@ EPOCHS, LEAST_STEPS, TEXT_STEPS = 20, 1000, 5000
 BATCH_SIZE, EVALUATED, SHARE = 64, 500, 0.1
 # Values of the features in a mini-batch of fields, and in one that is evaluated.
 FIELD_VALUES, EVALUATED_VALUES = 1 << 18, 1 << 20
-# Of the labels, at most so many are counted; a class is rare if it has a smaller share of the
-# samples, or less than half of an equal share.
+# Of the labels, at most so many are counted; a class is rare if its share of the samples is
+# smaller than this, and than half of an equal share.
 COUNTED, RARE = 10_000_000, 0.1
 STEPS_IN_TIME, TEXT_ROWS, HIDDEN_STATE = 50, 50, 256
 TRAIN, VALIDATION, TEST = "train", "validation", "test"

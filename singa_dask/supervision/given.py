@@ -183,10 +183,8 @@ def _share_of(validation: Any, stores: Sequence[StoreProto]) -> float:
     own = max((store.validation_share for store in stores), default=0.0)
     share = own if validation is None else _share(validation)
     if others := {store.validation_share for store in stores} - {0.0, share}:
-        counts = (
-            f"the validation_share {share:g} of another layer" if validation is None else "the argument validation"
-        )
-        logger.warning("store_conf.validation_share: %g does not count, but %s. Leave one out.", max(others), counts)
+        why = f"another layer has {share:g}" if validation is None else "the argument validation is given"
+        logger.warning("store_conf.validation_share: %g is ignored, because %s. Leave one out.", max(others), why)
     return share
 
 

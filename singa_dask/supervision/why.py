@@ -249,12 +249,9 @@ def _servers(groups: Sequence[_Group]) -> Iterator[Finding]:
     update_s = mean(group.server.get("update_ms", 0.0) for group in told) / 1e3
     nbytes = mean(group.server.get("bytes", 0.0) for group in told)
     per_second = nbytes / update_s if update_s else 0.0
+    elsewhere = any(group.server.get("elsewhere") for group in told)
     share = f"Workers wait for servers {stall:.0%} of the time"
-    if (
-        any(group.server.get("elsewhere") for group in told)
-        and nbytes >= _LARGE_NBYTES
-        and per_second < _SLOW_BYTES_PER_S
-    ):
+    if elsewhere and nbytes >= _LARGE_NBYTES and per_second < _SLOW_BYTES_PER_S:
         text = (
             f"{share}: an update sends {format_nbytes(nbytes)} at {format_nbytes(per_second)}/s; compress gradients "
             "(codec: kHalf or kTopK), or use a faster network (`dask worker --interface`)."

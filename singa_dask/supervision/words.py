@@ -99,7 +99,7 @@ SENTENCES: dict[Code, str | Callable[..., str]] = {
     Code.DEALT_ANEW: _dealt_anew,
     Code.OTHER_CLUSTER: "resumed with another cluster. Before: {before}. Now: {now}.",
     Code.OTHER_CODE: "your code differs from that in the checkpoint: {names}. The run goes on with it as it is now.",
-    Code.OTHER_EVALUATED: "the {phase} data are others than before step {step}: their metrics are not comparable",
+    Code.OTHER_EVALUATED: "the {phase} data differ from those before step {step}, so their metrics are not comparable",
     Code.STOPPING: _stopping,
     Code.JOINS: "{whom} joins on {where}",
     Code.LEAVES: "{whom} leaves after its step",

@@ -165,7 +165,7 @@ class Reporter:
         replica, whole = self._replica, self._whole
         overflows = np.array([float(replica.overflows)])
         replica.comm.all_reduce(overflows)
-        operations = replica.operations
+        operations, served = replica.operations, not replica.in_process_servers
         record = {
             "step": step,
             "interrupted": interrupted,
@@ -188,10 +188,8 @@ class Reporter:
             "exchanged_bytes": _sent_by(operations),
             "operations": operations,
             "overflows": int(overflows[0]),
-            "server": None,
+            "server": {**whole.servers(), "elsewhere": self._elsewhere} if served and whole.steps else None,
         }
-        if whole.steps and not replica.in_process_servers:
-            record["server"] = {**whole.servers(), "elsewhere": self._elsewhere}
         told = {name: value for name, value in record.items() if name != "details"}  # arrays are too much for an event
         self.emit("end", step=step, record=told)
         return record

@@ -27,9 +27,9 @@ _ENGINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """Where samples lie. samples: the name of their dimension. variables: the other dimensions of
-    those that were read, with their sizes. coordinates: by name, dimensions (that of the samples first), values of all
-    files and attributes. starts: of the rows of each file."""
+    """Where samples lie. samples: the name of their dimension. variables: the other dimensions of those that were
+    read, with their sizes. coordinates: by name, dimensions (that of the samples first), values of all files and
+    attributes. starts: of the rows of each file."""
 
     samples: str
     variables: Mapping[str, tuple[tuple[str, int], ...]]
@@ -67,11 +67,9 @@ class Grid:
 
     def places(self, rows: np.ndarray, files: np.ndarray | None) -> np.ndarray:
         """The rows of all files of these rows of single ones."""
-        return (
-            rows
-            if files is None or not self.starts
-            else rows + np.array([self.starts[name] for name in files], np.int64)
-        )
+        if files is None or not self.starts:
+            return rows
+        return rows + np.array([self.starts[name] for name in files], np.int64)
 
 
 def grid_of(files: Sequence[Path], names: Sequence[str], format: str) -> Grid | None:

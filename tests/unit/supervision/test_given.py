@@ -163,9 +163,9 @@ TESTED = [RecordInput("data", batchsize=8, exclude=["kTest"]), RecordInput("data
         ([0.25, 0], None, 0.25, ""),
         ([0], 0.3, 0.3, ""),
         ([0], None, 0, ""),
-        ([0.3], 0.1, 0.1, "validation_share: 0.3 does not count, but the argument validation"),
-        ([0.3], (X, Y), 0, "validation_share: 0.3 does not count, but the argument validation"),
-        ([0.3, 0.1], None, 0.3, "validation_share: 0.1 does not count, but the validation_share 0.3 of another"),
+        ([0.3], 0.1, 0.1, "validation_share: 0.3 is ignored, because the argument validation is given"),
+        ([0.3], (X, Y), 0, "validation_share: 0.3 is ignored, because the argument validation is given"),
+        ([0.3, 0.1], None, 0.3, "validation_share: 0.1 is ignored, because another layer has 0.3. Leave"),
     ],
 )
 def test_the_share_of_an_input_layer_is_held_out_of_given_data(shares, validation, expected, told, caplog):

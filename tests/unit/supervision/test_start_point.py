@@ -81,7 +81,7 @@ def test_a_best_result_on_other_validation_data_is_not_gone_on_with(tmp_path, de
     assert resumed(judged_by(100), found)[1] == []
     if not decides:
         (note,) = resumed(judged_by(50), found)[1]
-        assert note.startswith("the validation data are others than before step 4")
+        assert note.startswith("the validation data differ from those before step 4")
         return
     with pytest.raises(CheckpointError, match=r"evaluated on other validation data .*keep_best"):
         resumed(judged_by(50), found)

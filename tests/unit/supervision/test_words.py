@@ -83,7 +83,7 @@ SAID = {
     "your code differs from that in the checkpoint: m:A, m:B. The run goes on with it as it is now.": fact(
         Code.OTHER_CODE, names=("m:A", "m:B")
     ),
-    "the test data are others than before step 4: their metrics are not comparable": fact(
+    "the test data differ from those before step 4, so their metrics are not comparable": fact(
         Code.OTHER_EVALUATED, phase="test", step=4
     ),
     "Ctrl-C: stopping after this step (press Ctrl-C again to abort)": fact(Code.STOPPING, by="Ctrl-C"),
