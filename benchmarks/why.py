@@ -198,6 +198,11 @@ def main(names: Sequence[str], out: Path | None) -> None:
             )
             show(console, "", rows[-1:])
     show(console, "what limits a run", rows)
+    for name, of in (
+        ("limited", [row for row in rows if row["cause"]]),
+        ("healthy", [row for row in rows if not row["cause"]]),
+    ):
+        figures[name] = {"runs": len(of), "right": sum(row["right"] == "yes" for row in of)}
     end(console, figures, out)
     if any(row["right"] == "no" for row in rows):
         sys.exit(1)
