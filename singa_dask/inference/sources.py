@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -251,8 +250,11 @@ def _arrays(model: Model, data: str, load: Any, x: tuple[str, ...], y: tuple[str
     if x:
         return load(data, x=x, y=y or None)
     for wanted in (y or tuple(answers), y) if trained and all(trained) else ():
-        with suppress(NoDataset):
+        try:
             return load(data, x=tuple(trained), y=wanted or None)
+        except NoDataset as lacking:
+            if lacking.name in y and lacking.name not in trained:
+                raise
     return load(data, x=table or None, y=y or None)
 
 

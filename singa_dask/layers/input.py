@@ -187,9 +187,11 @@ class RecordInput(InputLayer):
             read = f" of sequence {store.sequence} + lookahead {store.lookahead} records" if store.sequence else ""
             read += " (give whole windows, or shards in the order of time)" if store.horizon else ""
             read += f" of {store.time_steps} time steps" if store.time_steps else ""
+            larger = field == "shape" and not records and _is_larger(x.shape[1:], shape)
+            way = ". `Model.predict_field` predicts fields that are larger than the net's input" if larger else ""
             raise DataError(
                 f"layer {self.name!r}: {what} of shape {x.shape[1:]} do not fit store_conf.{field} "
-                f"{list(getattr(store, field))}{read} ({shape} inside)"
+                f"{list(getattr(store, field))}{read} ({shape} inside){way}"
             ) from None
 
 
@@ -220,6 +222,13 @@ class CharRNN(RecordInput):
         proto.store_conf.CopyFrom(store_of(proto))
         self.proto = proto
         return super().setup(*src)
+
+
+def _is_larger(field: Shape, shape: Shape) -> bool:
+    """Whether a field, with its channels last, first or none, is at least as large as `shape` along each axis."""
+    orders = [(*field, 1), field, (*field[1:], *field[:1])]
+    same = [order for order in orders if len(order) == len(shape) > 1 and order[-1] == shape[-1]]
+    return any(all(n >= least for n, least in zip(order, shape, strict=True)) for order in same)
 
 
 def arrange(xp: Array, x: Array, shape: Shape, records: int = 0) -> Array:

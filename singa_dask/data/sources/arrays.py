@@ -209,7 +209,7 @@ def _chosen(path: Path, every: Layout, names: Sequence[str], wanted: Wanted, spl
     """The datasets of these names in a file, which suit each other. Raises DataError."""
     for name in names:
         if name not in every:
-            raise NoDataset(f"{path}: has no dataset {name!r}. {_close(name, every)}{listing(every)}")
+            raise NoDataset(f"{path}: has no dataset {name!r}. {_close(name, every)}{listing(every)}", name)
     layout = {name: every[name] for name in names}
     answers = {*split, *wanted.y, *(wanted.x if _is_table(wanted, layout) else ())}
     for name, dataset in layout.items():

@@ -36,7 +36,11 @@ _LISTED = 40
 
 
 class NoDataset(DataError):
-    """A file lacks a dataset."""
+    """A file lacks the dataset of this name."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass(frozen=True)

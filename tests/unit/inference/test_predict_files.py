@@ -583,8 +583,8 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
     mixed = layers.Sub()(first, layers.Activation(type="RELU")(second))
     model = model_for(tmp_path, layers.EuclideanLoss()(mixed, first))
 
-    def predicted(path, x=()):
-        predict_blocks(model, blocks_of(model, str(path), x), tmp_path / "p.h5")
+    def predicted(path, x=(), y=()):
+        predict_blocks(model, blocks_of(model, str(path), x, y), tmp_path / "p.h5")
         with h5py.File(tmp_path / "p.h5") as file:
             (group,) = (file[name] for name in model.outputs)
             return group["prediction"][...], group["target"][...] if "target" in group else None
@@ -599,6 +599,8 @@ def test_fields_are_found_by_their_names_and_dimensions(tmp_path):
     np.testing.assert_array_equal(predicted(renamed, ("t=temperature", "u"))[0], values)
     with pytest.raises(DataError, match=r"say which datasets are the features"):
         predicted(renamed)
+    with pytest.raises(DataError, match=r"a\.nc: has no dataset 'heet'.*The file holds:"):
+        predicted(tmp_path / "a.nc", y=["heet"])
     with pytest.raises(ConfigError, match=r"--x: must name the columns .*, t, u\..*--x u=OTHER"):
         predicted(tmp_path / "a.nc", ("t", "t"))
     with pytest.raises(DataError, match="t: has samples along y, lon, but in the training data along lat, lon"):

@@ -161,6 +161,15 @@ def test_other_fields_are_refused(model, shape):
         model.predict_field(np.zeros(shape, "f4"))
 
 
+@pytest.mark.parametrize(
+    ("shape", "larger"), [((37, 29), True), ((37, 29, 1), True), ((1, 12, 29), True), ((11, 29), False)]
+)
+def test_predict_names_the_method_for_larger_fields(model, shape, larger):
+    with pytest.raises(DataError, match=r"samples of shape .* do not fit") as told:
+        model.predict(np.zeros((2, *shape), "f4"))
+    assert ("`Model.predict_field` predicts fields that are larger" in str(told.value)) is larger
+
+
 def test_nets_that_predict_no_fields_are_refused():
     one = Model([layers.RecordInput(shape=[8, 8]), layers.InnerProduct(num_output=64)])
     with pytest.raises(ConfigError, match="must predict fields of the size of its patches, 8 x 8"):
