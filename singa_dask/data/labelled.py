@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -74,6 +74,11 @@ class Labels:
     name: str | None = None
     variables: tuple[str, ...] = ()
 
+    @classmethod
+    def of_sample(cls, along: Along) -> Self:
+        """Those of samples of which this is known."""
+        return cls((_ROWS, *along.dims), {}, along)
+
     def of(self, values: Any) -> Any:
         """Values with these dimensions as a DataArray, or as an array of a file."""
         if self.dims[:1] == (_ROWS,):
@@ -133,8 +138,7 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
 def labels_of(array: Any, what: str) -> Labels | None:
     """Those of a DataArray, which may be a Dataset that was `stacked`, or of an array of h5py or zarr."""
     if isinstance(array, Stored):
-        along = array.along()
-        return Labels((_ROWS, *along.dims), {}, along)
+        return Labels.of_sample(array.along())
     if not is_labelled(array):
         return None
     variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
@@ -336,6 +340,16 @@ def labelled(values: Any, x: Any, dims: Sequence[str], coords: Mapping[str, Any]
     }
     others = {key: coord for key, coord in coords.items() if key in sizes and key not in own}
     return xarray.DataArray(values, dims=tuple(sizes), coords={**others, **own}, name=name)
+
+
+def as_given(found: Any, given: Any) -> Any:
+    """A DataArray with the dimensions and coordinates in the order that they have in `given`."""
+    for dim in (dim for dim in found.dims[1:] if dim in found.indexes and dim in given.indexes):
+        own = given.indexes[dim]
+        if own.is_unique and {*own} == {*found.indexes[dim]} and not own.equals(found.indexes[dim]):
+            found = found.sel({dim: own})
+    dims = [dim for dim in given.dims if dim in found.dims]
+    return found.transpose(*dims, ...) if len(dims) > 1 else found
 
 
 def dims_of(x: Any, shape: Sequence[int], last: str) -> tuple[str, ...]:

@@ -44,9 +44,10 @@ class Listed(NamedTuple):
     moved: dict[int, str]
 
 
-def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
+def listed(x: Any, what: str, trained: Along | None = None, step: Step | None = None) -> Listed | None:
     """The samples of a list of which one says what its values are; None of all else. Each becomes like those of
-    training, by default like the first such one. The first dimension there has the steps.
+    training, by default like the first such one. The first dimension there has the steps. step: of the records in
+    training, if `trained` does not tell it.
 
     Raises DataError, and ValueError if columns are missing, where a sample does not suit these, or its times do not
     rise, or step otherwise.
@@ -64,29 +65,31 @@ def listed(x: Any, what: str, trained: Along | None = None) -> Listed | None:
         sample, along = _described(each, name, labels.along)
         if not where and along != Along():
             known = labels_of(as_samples(sample), name) if is_labelled(sample) else None
-            labels, where = known or Labels((), {}, along), name
-        like, step = _comparable(along, labels.along)
-        uneven += [name] * check_times(sample, step, name)
+            labels, where = known or Labels.of_sample(along), name
+        like, steps = _comparable(along, labels.along)
+        uneven += [name] * check_times(sample, steps, name)
         turn = along.turn_to(like, name, where)
         values.append(turn.of(np.asarray(values_of(sample))[np.newaxis])[0])
         moved |= {values[-1].shape[axis]: name for axis in turn.moved if COLUMN not in along.dims}
-        if step in along.coordinates:
-            times.append(along.coordinates[step])
+        if steps in along.coordinates:
+            times.append(along.coordinates[steps])
             if not fits:
-                check_step(times[-1], labels.along.coordinates.get(labels.along.dims[0]), name)
+                check_step(times[-1], labels.along.coordinates.get(labels.along.dims[0]), name, step)
     if uneven:
         message = "%s: the times of %d of %d sequences have gaps or repeat, the first those of %s, and the net reads "
         logger.warning(message + "all steps alike. Resample them.", what, len(uneven), len(given), uneven[0])
     if fits and labels.along.dims:
-        labels = _with_steps(labels, labels.along.dims[0], times)
+        labels = _with_steps(labels, labels.along.dims[0], times, what)
     return Listed(values, labels, moved)
 
 
-def together(x: Any, what: str, trained: Along | None = None) -> tuple[Any, Along, dict[int, str]]:
+def together(
+    x: Any, what: str, trained: Along | None = None, step: Step | None = None
+) -> tuple[Any, Along, dict[int, str]]:
     """A list of samples as one array, what these say beside their values, and what was turned, as `listed` has it; all
     else as it is. Raises DataError."""
     try:
-        of = listed(x, what, trained)
+        of = listed(x, what, trained, step)
     except ValueError as error:
         raise DataError(str(error)) from error
     arrays = isinstance(x, list | tuple) and all(isinstance(each, np.ndarray) for each in x)
@@ -196,18 +199,23 @@ def _step(known: Coordinates | None) -> Step:
     return Step() if own.varies and not steps.max() <= steps.min() * (1 + SAME_VARYING_STEP) else own
 
 
-def check_step(own: Coordinates | None, trained: Coordinates | None, what: str) -> None:
-    """Raise DataError if the steps follow each other at another interval than in training."""
-    here, there = _step(own), _step(trained)
+def check_step(own: Coordinates | None, trained: Coordinates | None, what: str, known: Step | None = None) -> None:
+    """Raise DataError if the steps follow each other at another interval than in training, where it may be `known`."""
+    here, there = _step(own), known or _step(trained)
     if here.differs(there):
         hint = "Resample it, or give its values without their times: to_numpy()."
         raise DataError(f"{what}: steps by {here}, and by {there} in training. {hint}")
 
 
-def _with_steps(labels: Labels, step: str, times: list[Coordinates]) -> Labels:
-    """Labels for samples with these coordinates along their steps: the longest ones if all step alike."""
+def _with_steps(labels: Labels, step: str, times: list[Coordinates], what: str) -> Labels:
+    """Labels for samples with these coordinates along their steps: the longest ones if all step alike, else none, with
+    a warning if two steps differ."""
     steps = [_step(each) for each in times if each.size > 1]
-    alike = all(each.size for each in steps) and not any(each.differs(steps[0]) for each in steps)
+    other = next((each for each in steps if each.differs(steps[0])), None)
+    if other is not None:
+        message = "%s: some sequences step by %s, and others by %s. The net reads all steps alike: resample them"
+        logger.warning(message, what, steps[0], other)
+    alike = all(each.size for each in steps) and other is None
     told = {dim: known for dim, known in labels.along.coordinates.items() if dim != step or not labels.along.dims[1:]}
     told |= {step: max(times, key=lambda each: each.size)} if times and alike else {}
     coords = {dim: known for dim, known in labels.coords.items() if dim != step}

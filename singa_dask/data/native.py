@@ -56,12 +56,15 @@ _OF_DASK = {
 
 
 def check_at_hand(what: str, x: Any) -> None:
-    """Raise DataError for a bag, a delayed value or a future, a list of them, or a mapping that has one."""
+    """Raise DataError for a bag, a delayed value or a future, a list of them, or a mapping that has one, and for a
+    lazy table of polars."""
     if type(x) is dict:
         for name, each in x.items():
             check_at_hand(f"{what}[{name!r}]", each)
     listed = isinstance(x, list | tuple) and len(x) > 0
     first = x[0] if listed else x
+    if type(first).__name__ == "LazyFrame" and "polars" in packages_of(first):
+        raise DataError(f"{what} must be a table in memory. Received: a LazyFrame. Give {what}.collect().")
     kinds = [base.__name__ for base in type(first).__mro__ if base.__name__ in _OF_DASK]
     if kinds and {"dask", "distributed", "concurrent"} & {*packages_of(first)}:
         received = f"a list of {len(x)} {kinds[0]} objects" if listed else f"a {kinds[0]}"

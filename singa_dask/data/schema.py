@@ -176,13 +176,15 @@ class Along(NamedTuple):
         coordinates = {told[dim]: at for dim, at in ({**self.coordinates, COLUMN: names}).items()}
         return self._replace(dims=dims, coordinates=coordinates)
 
-    def warn_of_places(self, trained: Along, what: str, where: str = "the training data") -> None:
-        """Log a warning if the coordinates of a dimension, or scalar ones, are others than there."""
+    def warn_of_places(self, trained: Along, what: str, where: str = "the training data") -> bool:
+        """Log a warning if the coordinates of a dimension, or scalar ones, are others than there. Returns whether."""
+        warned = False
         for name, value in self.scalars.items():
             before = trained.scalars.get(name, value)
             if value != before:
                 message = "%s: the coordinate %r is %s, but %s in %s. If the net depends on it, select the same one"
                 logger.warning(message, what, name, value, before, where)
+                warned = True
         names, there = [name for name in self.coordinates if name in trained.coordinates], trained.coordinates
         same = prod(self.coordinates[name].size for name in names) == prod(there[name].size for name in names)
         for name in names if same else ():  # samples of another shape are refused
@@ -195,6 +197,8 @@ class Along(NamedTuple):
                     "place, select or convert these coordinates"
                 )
                 logger.warning(message, what, name, ends, known, where)
+                warned = True
+        return warned
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from singa_dask.data.containers import is_table
+from singa_dask.data.windows import keep_step
 from singa_dask.errors import ConfigError, Problem, check_count
 from singa_dask.estimators import arrays
 from singa_dask.estimators.inputs import EstimatorInputs
@@ -28,12 +29,13 @@ from singa_dask.estimators.sequences import (
     read_lengths,
     set_time_steps,
 )
-from singa_dask.estimators.windows import Windows
+from singa_dask.estimators.windows import Windows, first_dated
 from singa_dask.inference.evaluate import load_model
 from singa_dask.inference.model import Model
 from singa_dask.job import Job, runs_in
 from singa_dask.job.fields import assign
 from singa_dask.job.job_pb2 import JobProto, LayerType, LRGenProto, Phase, StoreProto
+from singa_dask.job.stores import reads_windows
 from singa_dask.job.topology import cluster_message
 from singa_dask.layers import layer_class
 from singa_dask.layers.base import LossLayer
@@ -244,6 +246,8 @@ class Estimator(EstimatorInputs):
             scale = {name: value for name, value in scale.items() if "target" not in name}
         for layer in inputs_of(proto):
             self._read(layer.store_conf, scale, validates=epochs is None)
+            if self._steps and reads_windows(layer.store_conf):
+                keep_step(layer.store_conf, first_dated(self._steps)[1])
         wanted = next((number for number in (epochs, self.epochs) if number is not None), None if own else EPOCHS)
         if isinstance(examples.x, Padded):
             read_lengths(proto)

@@ -73,7 +73,6 @@ class EstimatorInputs(BaseEstimator):
 
     def _taken(self, x: Any, y: Any, weight: Any = None, *, first: bool) -> tuple[Any, Any, Any]:
         """Features, labels or targets, and weights: see `_features`; y of NumPy arrays is one too."""
-        self._index = rows.order_of(x)
         x, y, weight = self._without_labels(x, y, weight, first=first)
         x = self._features(x, first=first)
         if y is None:
@@ -148,6 +147,7 @@ class EstimatorInputs(BaseEstimator):
     def _without_labels(self, x: Any, y: Any, weight: Any = None, *, first: bool = False) -> tuple[Any, Any, Any]:
         """The values of DataArrays, and of Datasets with their variables as channels; all else as it is. Raises
         DataError for samples that do not suit those of fit, and for answers and weights of other rows."""
+        self._index = rows.order_of(x)
         for what, each in (("X", x), ("y", y), ("sample_weight", weight)):
             check_at_hand(what, each)
         x, y, weight = map(labelled.with_gaps, (x, y, weight))
@@ -188,6 +188,8 @@ class EstimatorInputs(BaseEstimator):
             for each, what, of in zip((x, y), "Xy", self._labels, strict=True)
         )
         labelled.check_turned(given, {"X": x, "y": y})
+        if labelled.is_labelled(x):
+            self._index = rows.order_of(x)  # with the samples along its first dimension
         if sequences and not labelled.is_labelled(y):
             check_turned(sequences.moved, {"y": np.shape(y)[1:]}, "the training data")
         x, y, weight = map(labelled.values_of, (x, y, arrays.known_container(weight)))
@@ -198,11 +200,17 @@ class EstimatorInputs(BaseEstimator):
         of, answers = self._labels
         if not labelled.is_labelled(x) or of is None or self._windows is not None:
             return predicted
-        x = labelled.turned(labelled.stacked(x, "X", of.variables), of.along, "X", warns=Along())
-        own = {} if classes is None else {last: classes}
+        if labelled.as_table(x) is not x:  # only its rows matter
+            given = x = labelled.first_array(x)
+        else:
+            given = labelled.stacked(x, "X", of.variables)
+            x = labelled.turned(given, of.along, "X", warns=Along())
+        own, name = {} if classes is None else {last: classes}, None
+        dims: Sequence[str] = labelled.dims_of(x, predicted.shape[1:], last)
+        coords: Mapping[str, Any] = own
         if answers is not None and len(answers.dims) + len(own) == predicted.ndim:
-            return labelled.labelled(predicted, x, (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name)
-        return labelled.labelled(predicted, x, labelled.dims_of(x, predicted.shape[1:], last), own)
+            dims, coords, name = (*answers.dims[1:], *own), {**answers.coords, **own}, answers.name
+        return labelled.as_given(labelled.labelled(predicted, x, dims, coords, name), given)
 
     def _known(self) -> Manifest:
         """The description of the data so far."""
@@ -218,7 +226,7 @@ class EstimatorInputs(BaseEstimator):
             if is_lazy(given):
                 raise ValueError("Windows are predicted from arrays in memory: give X.compute(), or a part of X.")
             dates = [each.column for each in self._known().encoders if each.kind in DATES]
-            starts = self._series(given, rows.order_of(x), dates)
+            starts = self._series(given, self._index, dates)
             given, _ = arrays_of(self.model_, given)
             given, inside = self._windows.features(given[first] if isinstance(given, dict) else given, starts)
             return self.model_.predict(given)[inside]

@@ -34,7 +34,7 @@ def check_steps(steps: Mapping[str, Step], trained: Mapping[str, Step]) -> None:
     pairs = [(name, step, trained[name]) for name, step in steps.items() if name in trained]
     pairs = [pair for pair in pairs if pair[1].unit == pair[2].unit] or pairs
     if not pairs and steps and trained:
-        pairs = [(*_first_dated(steps), _first_dated(trained)[1])]
+        pairs = [(*first_dated(steps), first_dated(trained)[1])]
     for name, step, known in pairs:
         step.warn_of_unit(known, f"X: {name}")
         if step.differs(known):
@@ -44,7 +44,8 @@ def check_steps(steps: Mapping[str, Step], trained: Mapping[str, Step]) -> None:
             raise ValueError(f"X: {name} steps by {step}, and by {known} in training, so windows differ. {hint}")
 
 
-def _first_dated(steps: Mapping[str, Step]) -> tuple[str, Step]:
+def first_dated(steps: Mapping[str, Step]) -> tuple[str, Step]:
+    """The name and the step of the first one with dates, else of the first one."""
     return next((each for each in steps.items() if each[1].unit), next(iter(steps.items())))
 
 

@@ -15,6 +15,7 @@ from singa_dask.data.listed import together
 from singa_dask.data.native import native
 from singa_dask.data.normalise import resolve_normalisation
 from singa_dask.data.sources.stored import Stored
+from singa_dask.data.windows import trained_step
 from singa_dask.errors import CommTimeout, DataError, NotFinite, check_count
 from singa_dask.exchange.ranks import Ranks
 from singa_dask.inference.described import KnownData, class_names, numbers
@@ -136,7 +137,8 @@ def like_trained(known: KnownData, layer: str, array: Any, what: str, *, lone: b
     array, trained = native(array), known.along(layer, answers=what == "y")
     if isinstance(array, Stored):
         array = array.like(trained, f"{what} of {layer}", lone=lone)
-    return together(array, what, trained)[0]
+    step = trained_step(known.store(layer)) if what == "x" and layer in known.net.layers else None
+    return together(array, what, trained, step if step and step.size else None)[0]
 
 
 def as_recorded(known: KnownData, layer: str, array: Any, what: str) -> Any:

@@ -16,6 +16,7 @@ from singa_dask.data.columns import Role
 from singa_dask.data.containers import dense, is_lazy, is_table
 from singa_dask.data.labelled import (
     VARIABLE,
+    as_given,
     as_table,
     check_fields,
     check_turned,
@@ -99,7 +100,8 @@ def _with_labels(model: Model, x: Any, output: str, batchsize: int | None) -> An
     last = "class" if model.known.classifies(output) else "output"
     dims, names = dims_of(first, found.shape[1:], last), model.known.names(output)
     coords = {last: names} if dims[-1:] == (last,) and len(names) == found.shape[-1] else {}
-    return labelled(found, first, dims, coords)
+    given = next(array for array in (x.values() if isinstance(x, Mapping) else [x]) if is_labelled(array))
+    return as_given(labelled(found, first, dims, coords), given)
 
 
 def has_labels(x: Any) -> bool:

@@ -140,7 +140,8 @@ class _Resolver:
         if in_order and reads_windows(store):
             store.series_start[:] = series_starts(info.manifest, store.series, store.sequence + store.horizon)
             if phase == Phase.kTrain:
-                keep_step(store, record_step(info.manifest, store.series_start))
+                step = record_step(info.manifest, store.series_start)
+                keep_step(store, step if step.size else trained_step(store))  # an estimator knows that of its index
             else:
                 trained = self.trained.get(name, (None, store))[1]
                 check_step(info.manifest, store.series_start, trained_step(trained))

@@ -84,7 +84,23 @@ class Updater(Description, ABC):
     whole_parameters: ClassVar[bool] = False
 
     def __init__(self, *, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any):
+        self._adopt(self._with(UpdaterProto(), lr, learning_rate, **settings))
+
+    def with_settings(self, **settings: Any) -> Self:
+        """Another one, with these settings in place of its own. Raises ConfigError as the class does."""
         proto = UpdaterProto()
+        proto.CopyFrom(self.proto)
+        if "group" in settings:
+            proto.ClearField("group")
+        self._with(proto, **settings)
+        if proto.user_conf:
+            proto.user_conf = json.dumps(self.user_conf | json.loads(proto.user_conf))
+        return type(self).from_proto(proto)
+
+    def _with(
+        self, proto: UpdaterProto, lr: float | None = None, learning_rate: Schedule | None = None, **settings: Any
+    ) -> UpdaterProto:
+        """The description with these settings in place of those that it has. Raises ConfigError."""
         if lr is not None and learning_rate is not None:
             raise ConfigError(Problem("updater.lr", "give lr or learning_rate, not both", f"lr={lr}"))
         if learning_rate is not None and not isinstance(learning_rate, Schedule):
@@ -95,20 +111,7 @@ class Updater(Description, ABC):
         if learning_rate is not None:
             proto.learning_rate.CopyFrom(learning_rate.proto)
         self._describe(proto, Updater, "updater", settings, _COMMON, (*_COMMON, "lr", "learning_rate"))
-        self._adopt(proto)
-
-    def with_settings(self, **settings: Any) -> Self:
-        """Another one, with these settings in place of its own. Raises ConfigError as the class does."""
-        changed, proto = type(self)(**settings).proto, UpdaterProto()
-        proto.CopyFrom(self.proto)
-        for name in ("learning_rate", "group"):
-            if name in settings or (name == "learning_rate" and "lr" in settings):
-                proto.ClearField(name)
-        own = json.dumps(self.user_conf | json.loads(changed.user_conf)) if changed.user_conf else proto.user_conf
-        proto.MergeFrom(changed)
-        if own:
-            proto.user_conf = own
-        return type(self).from_proto(proto)
+        return proto
 
     def _adopt(self, proto: UpdaterProto) -> None:
         super()._adopt(proto)

@@ -167,6 +167,42 @@ def test_scalar_coordinates_of_files_are_compared(format, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("format", ["netcdf", "zarr"])
+@pytest.mark.parametrize("way", ["shard", "predict"])
+def test_files_of_several_places_are_told(format, way, tmp_path, caplog):
+    lat, lon = np.linspace(-50, 50, H), np.arange(W) * 120.0
+    for place, east in enumerate((lon, lon - 180)):
+        coords = {"time": np.arange(N) + place * N, "lat": lat, "lon": east}
+        field = xr.DataArray(FIELDS, coords, ("time", "lat", "lon"))
+        write(xr.Dataset({"z": field, "heat": ("time", Y)}), tmp_path / f"at{place}", format)
+        if place == 0:
+            model = net().fit(field, Y)
+    every = str(name(tmp_path / "at*", format))
+    if way == "shard":
+        shard_files(format, tmp_path / "shards", source=every, x="z", target="heat")
+    else:
+        blocks_of(model.model_, every, ["z"])
+    assert "the coordinates along 'lon' run from -180 to 60, but ran from 0 to 240 in the first file" in caplog.text
+
+
+@pytest.mark.parametrize("turn", ["as trained", "falling", "transposed", "samples last", "lazy"])
+def test_predictions_have_the_order_of_what_is_predicted(turn):
+    field = xr.DataArray(FIELDS, {"time": TIMES, "lat": np.arange(H), "lon": np.arange(W)}, ("time", "lat", "lon"))
+    model = Regressor([layers.Convolution(num_filters=1, kernel=1)], epochs=150, learning_rate=0.1, random_state=0)
+    model.fit(field, 3 * field)
+    given = {
+        "as trained": field,
+        "falling": field[:, ::-1],
+        "transposed": field[:, ::-1].transpose("time", "lon", "lat"),
+        "samples last": field.transpose("lon", "lat", "time"),
+        "lazy": field[:, ::-1].chunk({"time": 16}),
+    }[turn]
+    for predicted in (model.predict(given), model.model_.predict(given)):
+        assert predicted.dims[:3] == given.dims
+        assert all(predicted[dim].equals(given[dim]) for dim in given.dims)
+        np.testing.assert_allclose(np.reshape(predicted.values, given.shape), 3 * given.values, atol=0.5)
+
+
+@pytest.mark.parametrize("format", ["netcdf", "zarr"])
 def test_files_with_curvilinear_grids_are_turned(format, tmp_path, singa_dask):
     data = xr.Dataset({"sst": fields(FIELDS), "heat": fields(2 * FIELDS)})
     write(data, tmp_path / "data", format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,11 @@ def test_windows_know_the_times_of_every_container(container: str, fault: str, t
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", ["netcdf", "zarr"])
+@pytest.mark.parametrize("kind", ["netcdf", "zarr", "parquet"])
 def test_windows_know_the_times_of_files(kind: str, fault: str, tmp_path: Path, caplog: Any) -> None:
     make, expected = FAULTS[fault]
-    getattr(xarray.Dataset.from_dataframe(make(TABLE)), f"to_{kind}")(tmp_path / "file")
+    given = make(TABLE) if kind == "parquet" else xarray.Dataset.from_dataframe(make(TABLE))
+    getattr(given, f"to_{kind}")(tmp_path / "file")
     told = ["shard", kind, "--source", tmp_path / "file", "--x", "now", "--target", "temp", "--no-shuffle"]
     done = CliRunner().invoke(main, [*map(str, told), "--out", str(tmp_path / "shards")], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -336,6 +338,77 @@ def test_records_with_another_step_than_in_training_are_refused_in_every_way(way
     assert told.exit_code == 2 and "records that are 2:00:00 apart" in told.output
     told = CliRunner().invoke(main, ["test", str(run.workspace), *reads(tmp_path / "others")])
     assert told.exit_code == 2 and "records that are 2:00:00 apart" in told.output
+
+
+def test_the_dates_in_the_index_of_parquet_tell_the_step(tmp_path):
+    for freq in ("h", "2h"):
+        TABLE.set_axis(pd.date_range("2024", periods=N, freq=freq)).to_parquet(tmp_path / f"{freq}.parquet")
+    shard_files("parquet", tmp_path / "shards", source=tmp_path / "h.parquet", target="temp", shuffle=False)
+    net = [layers.RecordInput(path=str(tmp_path / "shards"), sequence=T, horizon=H, batchsize=4)]
+    net += [layers.InnerProduct(num_output=H), layers.MSELoss()]
+    job = Job(name="index", layers=net, updater=updaters.SGD(lr=0.01), train_steps=1)
+    run = train(job, workspace=tmp_path / "run", processes=False, display=Display())
+    for freq, code in (("h", 0), ("2h", 2)):
+        given = ["--data", str(tmp_path / f"{freq}.parquet"), "--out", str(tmp_path / "p.csv")]
+        told = CliRunner().invoke(main, ["predict", str(run.workspace), *given])
+        assert told.exit_code == code and ("that are 2:00:00 apart" in told.output) is bool(code), told.output
+
+
+@pytest.mark.parametrize("trained", ["windows", "sequences"])
+@pytest.mark.parametrize("way", ["predict", "evaluate", "saved", "pickled"])
+def test_a_model_refuses_lists_at_another_step(trained, way, tmp_path):
+    def framed(values: np.ndarray, freq: str) -> pd.DataFrame:
+        return pd.DataFrame(values, pd.date_range("2024", periods=len(values), freq=freq), ["a", "b"])
+
+    values, y = np.random.default_rng(0).normal(size=(N, T, 2)), np.zeros(N)
+    if trained == "windows":
+        net = [layers.RecordInput(sequence=T, horizon=1), layers.InnerProduct(num_output=1)]
+        fitted = Regressor(net, epochs=1, random_state=0).fit(framed(values[:, 0], "h"), y)
+    else:
+        net = [layers.GRU(dim_hidden=2), layers.InnerProduct(num_output=1)]
+        fitted = Regressor(net, epochs=1, random_state=0).fit([framed(each, "h") for each in values], y)
+    model = pickle.loads(pickle.dumps(fitted)).model_ if way == "pickled" else fitted.model_
+    if way == "saved":
+        model.save(tmp_path / "model.h5")
+        model = load_model(tmp_path / "model.h5")
+    calls = {"evaluate": lambda given: model.evaluate(given, np.zeros((len(given), 1)))}
+    call = calls.get(way, model.predict)
+    call([framed(each, "h") for each in values[:3]])
+    with pytest.raises(DataError, match=r"x\[0\]: steps by 2:00:00, and by 1:00:00 in training"):
+        call([framed(each, "2h") for each in values[:3]])
+
+
+def test_sequences_at_several_steps_are_told(caplog):
+    frames = [pd.DataFrame(np.ones((T, 2)), pd.date_range("2024", periods=T, freq=freq)) for freq in ("h", "h", "2h")]
+    net = [layers.GRU(dim_hidden=2), layers.InnerProduct(num_output=1)]
+    Regressor(net, epochs=1, random_state=0).fit(frames[:2], np.zeros(2))
+    assert "sequences step by" not in caplog.text
+    Regressor(net, epochs=1, random_state=0).fit(frames, np.zeros(3))
+    assert "X: some sequences step by 1:00:00, and others by 2:00:00" in caplog.text
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_windows_are_checked_along_the_dimension_of_the_samples(last, caplog):
+    place = {"time": HOURS, "lat": [10.0, 0.0]}
+    field = xarray.DataArray(np.random.default_rng(0).normal(size=(N, 2)), place, ("time", "lat"))
+    y = field.mean("lat")
+    gap = np.r_[0:10, 20:N]
+
+    def turned(each: Any) -> Any:
+        return each.transpose("lat", "time") if last else each
+
+    def net() -> Regressor:
+        parts = [layers.RecordInput(sequence=T, horizon=1), layers.InnerProduct(num_output=1)]
+        return Regressor(parts, epochs=1, random_state=0)
+
+    fitted = net().fit(turned(field), y)
+    assert caplog.text == ""
+    for call in (lambda: net().fit(turned(field[::-1]), y[::-1]), lambda: fitted.predict(turned(field[::-1]))):
+        with pytest.raises(ValueError, match="its index does not rise, and the net reads windows"):
+            call()
+    np.testing.assert_allclose(fitted.predict(turned(field)), fitted.predict(field))
+    net().fit(turned(field[gap]), y[gap])
+    assert "its index has 1 gap" in caplog.text
 
 
 def reads(path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -106,6 +108,25 @@ def test_settings_of_the_updater_are_parameters():
     assert classifier().set_params(updater=given, updater__lr=0.4).updater.proto.momentum == 0.5
 
 
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        (updaters.SGD(lr=0.1), {"momentum": 0.5}),
+        (updaters.SGD(learning_rate=updaters.schedules.Exponential(base_lr=0.1, change_freq=9)), {"momentum": 0.5}),
+        (updaters.Adam(lr=0.1), {"beta1": 0.5}),
+        (updaters.RMSProp(lr=0.1, rho=0.75), {"weight_decay": 0.5}),
+        (updaters.RMSProp(lr=0.1, rho=0.5), {"lr": 0.25}),
+    ],
+)
+def test_other_settings_of_the_updater_stay(given, settings):
+    made = classifier(updater=given).set_params(**{f"updater__{name}": value for name, value in settings.items()})
+    expected = copy.deepcopy(given.proto)
+    for name, value in settings.items():
+        holds = {"beta1": expected.adam_conf, "lr": expected.learning_rate}.get(name, expected)
+        setattr(holds, {"lr": "base_lr"}.get(name, name), value)
+    assert made.updater.proto == expected
+
+
 @pytest.mark.parametrize("share", [np.float32(0.25), np.float64(0.25)])
 def test_a_share_may_be_of_any_type_of_numbers(tmp_path, share):
     assert "validate" in set(classifier(validation=share).fit(X, (X[:, 0] > 0) * 1).history_.phase)
@@ -127,3 +148,27 @@ def test_patterns_keep_the_columns_that_folders_name(tmp_path, pattern):
     assert made.encoders.names == ("a", "kind=a", "kind=b")[: 1 + PATTERNS[pattern]]
     with pytest.raises(DataError, match=r"no file matches this pattern. Name the files .*t/kind=\*/\*"):
         shard_files("parquet", tmp_path / "s", source=f"{tmp_path}/t/kind=*", target="y")
+
+
+@pytest.mark.parametrize(("name", "read"), [("b.CSV", True), ("b.csv.gz", False), ("b.dat", False), ("_b.csv", None)])
+def test_files_of_a_folder_that_are_not_read_are_told(name, read, tmp_path, caplog):
+    for each in ("a.csv", name):
+        (tmp_path / each).write_text("a,y\n0.5,1.5\n1.5,2.5\n")
+    shard_files("csv", tmp_path / "out", source=str(tmp_path), target="y")
+    assert len(load(tmp_path / "out")[0]) == (4 if read else 2)
+    assert (f"1 file is left out, such as {name}" in caplog.text) is (read is False)
+
+
+def test_a_dataset_of_numbers_and_dates_predicts_as_a_table():
+    xarray = pytest.importorskip("xarray")
+    table = xarray.Dataset({"a": ("n", np.arange(N) / N), "day": ("n", pd.date_range("2001", periods=N))})
+    fitted = Regressor([layers.InnerProduct(num_output=1)], epochs=1, random_state=0).fit(table, table.a * 2)
+    predicted = fitted.predict(table)
+    assert predicted.dims == ("n",)
+    np.testing.assert_allclose(predicted.values, fitted.model_.predict(table.to_dataframe())["y"], rtol=1e-5)
+
+
+def test_a_lazy_table_of_polars_is_told_to_be_collected(tmp_path):
+    lazy = type("LazyFrame", (), {"__module__": "polars.lazyframe.frame"})()
+    with pytest.raises(DataError, match=r"Received: a LazyFrame\. Give X\.collect\(\)"):
+        shard(lazy, np.zeros(N), tmp_path / "out")

@@ -101,7 +101,7 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
         for column in names:
             _check_same(path, first[column], other, layout[column], column)
             check_units(units[column], layout[column].units, f"{other}: {column}", str(told[column]))
-    _warn_of_others(layouts, names)
+    _warn_of_others(layouts, names, wanted.cut)
     turns = {(file, name): each.turn for file, layout in layouts.items() for name, each in layout.items()}
     read_rows = read_rows if {*turns.values()} == {AS_THEY_ARE} else partial(_turned, turns, read_rows)
     nbytes = {column: math.prod(each.shape[1:]) * each.dtype.itemsize for column, each in first.items()}
@@ -140,13 +140,20 @@ def _source(name: str, listed: Mapping[Path, Layout], wanted: Wanted, read_rows:
     )
 
 
-def _warn_of_others(layouts: Mapping[Path, Layout], names: Sequence[str]) -> None:
-    """Tell of the first dataset with other scalar coordinates, or in another order, than in the first file."""
+def _warn_of_others(layouts: Mapping[Path, Layout], names: Sequence[str], cut: Patches | None) -> None:
+    """Tell of the first dataset with other coordinates, or in another order, than in the first file. Patches are cut
+    at many places."""
+
+    def places(dataset: Dataset) -> Along:
+        dims = () if cut else dataset.dimensions[1:]
+        known = {dim: dataset.coordinates[dim] for dim in dims if dim in dataset.coordinates}
+        return Along(dims, known, scalars=dataset.scalars)
+
     path, first = next(iter(layouts.items()))
     every = [(file, at) for file in layouts for at in names]
-    for file, at in [(file, at) for file, at in every if layouts[file][at].scalars != first[at].scalars][:1]:
-        of_first = Along(scalars=first[at].scalars)
-        Along(scalars=layouts[file][at].scalars).warn_of_places(of_first, f"{file}: {at}", "the first file")
+    for file, at in every:
+        if places(layouts[file][at]).warn_of_places(places(first[at]), f"{file}: {at}", "the first file"):
+            break
     for file, at in [(file, at) for file, at in every if layouts[file][at].turn != first[at].turn][:1]:
         message = (
             "%s: %s is in another order than in %s, and is read in that order. Look its values up by their "

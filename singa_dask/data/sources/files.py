@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import importlib
 import itertools
+import logging
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ import numpy as np
 from singa_dask.data.columns import MAX_SAMPLE_NBYTES
 from singa_dask.errors import DataError, SingaError, reason, way_out
 from singa_dask.files import FILE, FOLDER, kind_of
+
+logger = logging.getLogger(__name__)
 
 BLOCK_NBYTES = 32 << 20
 MAX_BLOCK_NBYTES = 256 << 20  # of a block that must be larger, because one chunk or row group is
@@ -60,7 +64,8 @@ def files_of(blocks: Sequence[Any]) -> list[Path]:
 
 
 def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
-    """The files of a path, of a folder (those that end with a suffix), or of a glob pattern, sorted by name.
+    """The files of a path, of a folder (those that end with a suffix, with a warning if it has others), or of a glob
+    pattern, sorted by name.
 
     Raises DataError if there are none.
     """
@@ -69,12 +74,13 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
     if kind == FILE:
         return [path]
     if kind == FOLDER:
-        named = (p for p in path.rglob("*") if p.name.endswith(tuple(suffixes)))
-        found = only_files(
-            p for p in named if not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
-        )
+        every = [p for p in path.rglob("*") if not any(part[0] in "._" for part in p.relative_to(path).parts)]
+        named = {p for p in every if p.name.lower().endswith(tuple(suffixes))}
+        found = only_files(named)
         if not found:
             raise DataError(f"{path}: holds no files that end with {' or '.join(suffixes)}. Check --source.")
+        if others := sorted(p for p in every if p not in named and p.is_file()):
+            _warn_of_others(path, str(others[0].relative_to(path)), len(others), ", ".join(suffixes))
         return found
     if kind is not None:
         raise DataError(f"{path}: is {kind}, neither a file nor a folder. Check --source.")
@@ -87,6 +93,13 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
             raise DataError(f"{source}: no file matches this pattern. {hint}")
         return found
     raise DataError(f"{path}: does not exist. Check --source.")
+
+
+@lru_cache(1024)
+def _warn_of_others(folder: Path, first: str, count: int, suffixes: str) -> None:
+    """Log once that files are left out."""
+    message = "%s: %d file%s left out, such as %s: only names that end with %s are read. Name all files with a pattern"
+    logger.warning(message, folder, count, " is" if count == 1 else "s are", first, suffixes)
 
 
 def root_of(source: str | Path) -> Path:

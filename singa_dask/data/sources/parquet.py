@@ -33,7 +33,7 @@ _BATCH_ROWS = 1 << 16
 
 def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, Source]:
     """The features may be one column of lists of equal length. drop: columns that are not read. Folders such as kind=a
-    are a column, as in Hive. The index of pandas is not a column."""
+    are a column, as in Hive. The index of pandas is not a column, but dates in it are the times of the rows."""
     files = find_files(source, SUFFIXES)
     root = root_of(source)
     schemas = [_schema(path) for path in files]
@@ -54,8 +54,10 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
             f"{source}: column {vectors[0]!r} holds a vector for each sample, so it must be the only feature. "
             f"Say --x {vectors[0]}."
         )
-    stored = tuple(name for name in chosen.names if name in schemas[0])
-    row_nbytes = sum(_width(schemas[0][name]) for name in stored)
+    times = {_time(path) for path in files}
+    time = times.pop() if len(times) == 1 else None
+    stored = (*(name for name in chosen.names if name in schemas[0]), *([] if time is None else [time]))
+    row_nbytes = sum(_width(schemas[0][name]) for name in stored if name != time)
     blocks: list[ParquetBlock] = []
     for path, keys in zip(files, hive, strict=True):
         used = {name: value for name, value in keys.items() if name in chosen.names}
@@ -63,7 +65,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
             blocks.append(ParquetBlock(path, groups, rows, stored, tuple(used.items()), stamp_of(path)))
     if not blocks:
         raise DataError(f"{source}: has no rows.")
-    return {"": chosen.source(str(source), blocks, table=not vectors)}
+    return {"": chosen.source(str(source), blocks, table=not vectors, time=time)}
 
 
 def contents(source: str | Path) -> str:
@@ -129,6 +131,14 @@ def _schema(path: Path) -> dict[str, Any]:
         schema = file.schema_arrow
         index = {name for name in _of_pandas(schema).get("index_columns", ()) if isinstance(name, str)}
     return {field.name: field.type for field in schema if field.name not in index}
+
+
+def _time(path: Path) -> str | None:
+    """The last column of the index of pandas if it has dates."""
+    with _opened(path) as file:
+        schema = file.schema_arrow
+    index = [name for name in _of_pandas(schema).get("index_columns", ()) if isinstance(name, str)]
+    return index[-1] if index and _describe(schema.field(index[-1]).type).kind in ("date", "zoned date") else None
 
 
 def _fractional(path: Path) -> list[str]:
