@@ -27,7 +27,7 @@ from singa_dask.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "variable"
+VARIABLE, OUTPUT = "variable", "output"
 _FIELD, _ROWS = "(field)", "(sample)"
 
 
@@ -135,13 +135,22 @@ def stacked(x: Any, what: str, names: Sequence[str] = ()) -> Any:
     return made
 
 
+def has_other_variables(array: Any, other: Any) -> bool:
+    """Whether two Datasets that were `stacked` have not the same variables; all else has none."""
+    names, others = (
+        {*each[VARIABLE].values.tolist()} if is_labelled(each) and VARIABLE in each.coords else None
+        for each in (array, other)
+    )
+    return names is not None and others is not None and names != others
+
+
 def labels_of(array: Any, what: str) -> Labels | None:
     """Those of a DataArray, which may be a Dataset that was `stacked`, or of an array of h5py or zarr."""
     if isinstance(array, Stored):
         return Labels.of_sample(array.along())
     if not is_labelled(array):
         return None
-    variables = array[VARIABLE].values.tolist() if VARIABLE in array.coords else ()
+    variables = next((array[dim].values.tolist() for dim in (VARIABLE, OUTPUT) if dim in array.coords), ())
     coords = {name: array.coords[name] for name in array.dims[1:] if name in array.coords}
     name = None if array.name is None else str(array.name)
     return Labels(tuple(array.dims), coords, along_of(array, what), name, tuple(variables))
@@ -310,7 +319,8 @@ def shared_levels(own: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _sizes(array: Any, samples: str) -> dict[str, int]:
-    return {dim: size for dim, size in array.sizes.items() if dim != samples}
+    """Of the places of a sample."""
+    return {dim: size for dim, size in array.sizes.items() if dim not in (samples, VARIABLE, OUTPUT)}
 
 
 def paired(x: Any, y: Any) -> tuple[Any, Any]:

@@ -291,7 +291,7 @@ class Estimator(EstimatorInputs):
             return self.net if isinstance(self.net, Job) else Job.from_file(self.net)
         if examples is not None and self.net is None:
             shape, target = (
-                arrays.column_of(of, name, self.channels).net_shape
+                arrays.column_of(of, name, self._channels(name)).net_shape
                 for of, name in ((examples.x, "X"), (examples.y, "y"))
             )
             outputs = self._outputs()
@@ -324,6 +324,11 @@ class Estimator(EstimatorInputs):
         scale = self._scale if goes_on else {"normalise": True, "normalise_target": True}
         return Examples(self._arrays(x, answers, weight, **like), x, y, weight, scale)
 
+    def _channels(self, name: str) -> str | None:
+        """Where X or y have their channels if that is known: the variables of a Dataset are the last axis."""
+        labels = self._labels["Xy".index(name)]
+        return "last" if self.channels is None and labels is not None and labels.variables else self.channels
+
     def _arrays(self, x: Any, answers: Any, weight: Any = None, **how: Any) -> Arrays:
         """how: what says how missing values are filled; nothing for a validation set, which is filled likewise."""
         options: dict[str, Any] = {"durable": self.workspace is not None, "progress": None if self.verbose else False}
@@ -338,7 +343,7 @@ class Estimator(EstimatorInputs):
         if not (is_table(x) and named):
             images = {"X": x} if is_table(answers) or len(answers.shape) <= 3 else {"X": x, "y": answers}
             options["channels"] = {
-                name.lower(): arrays.column_of(of, name, self.channels).channels for name, of in images.items()
+                name.lower(): arrays.column_of(of, name, self._channels(name)).channels for name, of in images.items()
             }
         x, answers = (  # so that the model knows their dimensions too
             of.of(each) if of is not None and len(of.dims) == getattr(each, "ndim", 0) else each

@@ -155,7 +155,10 @@ class EstimatorInputs(BaseEstimator):
         # Beside an array or a Dataset, the answers stay one: its coordinates pair the rows.
         y = y if labelled.is_labelled(x) else labelled.as_table(y)
         x = x if labelled.as_table(x) is not x else labelled.stacked(x, "X", fitted[0].variables if fitted[0] else ())
-        y = labelled.stacked(y, "y", fitted[1].variables if fitted[1] else ())
+        of_y = labelled.stacked(y, "y", fitted[1].variables if fitted[1] else ())
+        if of_y is not y and labelled.has_other_variables(of_y, x):
+            of_y = of_y.rename({labelled.VARIABLE: labelled.OUTPUT})
+        y = of_y
         if hasattr(weight, "data_vars"):
             one = len(weight.data_vars) == 1
             weight = labelled.first_array(weight) if one else labelled.stacked(weight, "sample_weight")

@@ -154,7 +154,8 @@ class Windows:
         lengths = np.diff([0, *starts, len(x)])
         if max(lengths) < self.sequence:
             told = f"{len(x)} records" + f", at most {max(lengths)} in a series" * bool(starts)
-            raise ValueError(f"X has {told}, but the net reads windows of {self.sequence}. Give more.")
+            hint = "Give more" + ", and the records of each series one after the other" * bool(starts)
+            raise ValueError(f"X has {told}, but the net reads windows of {self.sequence}. {hint}.")
         warn_of_short(lengths, self.sequence, "X")
         seen = np.lib.stride_tricks.sliding_window_view(x, self.sequence, axis=0)
         return np.moveaxis(seen, -1, 1), self._firsts(len(x), starts, self.sequence)

@@ -154,7 +154,7 @@ def _members_paired(x: Any) -> Any:
     return dict(zip(x, in_same_rows(members), strict=True))
 
 
-def one_array(x: Any, trained: Along) -> Any:
+def one_array(x: Any, trained: Along, what: str = "x") -> Any:
     """A DataArray of a Dataset whose variables are channels; all else as it is. Raises DataError."""
     if not hasattr(x, "data_vars"):
         return x
@@ -163,8 +163,8 @@ def one_array(x: Any, trained: Along) -> Any:
         return first
     known = trained.coordinates.get(last)
     if known is None or known.type != "text":
-        return stacked(x, "x")
-    return stacked(x, "x", known.shown).rename({VARIABLE: last})
+        return stacked(x, what)
+    return stacked(x, what, known.shown).rename({VARIABLE: last})
 
 
 def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[Any, Any]:
@@ -177,18 +177,20 @@ def arrays_of(model: Model, x: Any, y: Any = None, output: str = "") -> tuple[An
     x, y = with_gaps(x), with_gaps(y)
     table = native(as_table(x) if is_labelled(x) else _members_paired(x))
     x = table if isinstance(x, Mapping) and not is_labelled(x) else x
-    answers = y if isinstance(y, Mapping) else {None: y}
+    answering = next(iter(model.known.answering), "")
+    if hasattr(y, "data_vars") and not {*y.data_vars} & {*model.known.inputs}:  # of one layer
+        y = one_array(y, model.known.along(answering, answers=True), "y")
+    answers = {None: y} if is_labelled(y) or not isinstance(y, Mapping) else y
     x = by_layer(model, table, output, _shown(answers)) if has_labels(table) else x
     answers = {name: beside(x, each, "y") for name, each in answers.items()}
     given, inputs = _shown(answers), x if isinstance(x, Mapping) else {"x": x}
     for name in (name for name, each in answers.items() if is_labelled(each)):
-        layer = name if name in model.known.inputs else next(iter(model.known.answering), "")
+        layer = name if name in model.known.inputs else answering
         answers[name] = turned(answers[name], model.known.along(layer, answers=True), "y")
     check_turned({**inputs, **given}, {**inputs, **_shown(answers)})
-    answering = next(iter(model.known.answering), "")
     plain = {name: each.data if is_labelled(each) else each for name, each in answers.items()}
     answers = {name: as_recorded(model.known, name or answering, each, "y") for name, each in plain.items()}
-    y = answers if isinstance(y, Mapping) else answers[None]
+    y = answers.get(None, answers)
     if has_labels(table):
         return _recorded(model, values_of(x), output), y
     if not is_table(table):

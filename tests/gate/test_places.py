@@ -184,6 +184,24 @@ def test_files_of_several_places_are_told(format, way, tmp_path, caplog):
     assert "the coordinates along 'lon' run from -180 to 60, but ran from 0 to 240 in the first file" in caplog.text
 
 
+@pytest.mark.parametrize("height", [5, 4])  # of 4 x 6, the shape does not tell where the channels are
+@pytest.mark.parametrize("targets", [("p", "q"), ("p",), ("v", "u"), ("u", "w")])
+def test_variables_are_predicted_from_others(targets, height):
+    coords = {"time": TIMES, "lat": np.arange(height), "lon": np.arange(6)}
+    draw = np.random.default_rng(0)
+    x = xr.Dataset({name: (tuple(coords), draw.normal(size=(N, height, 6))) for name in "uv"}, coords)
+    y = xr.Dataset({name: (place + 2) * x["uv"[place % 2]] for place, name in enumerate(targets)})
+    parts = [layers.Convolution(num_filters=len(targets), kernel=1)]
+    model = Regressor(parts, epochs=150, learning_rate=0.1, random_state=0).fit(x, y)
+    predicted = model.predict(x)
+    last = predicted.dims[3]
+    assert predicted.dims == (*coords, last) and {*predicted[last].values.tolist()} == {*targets}
+    for name in targets:
+        np.testing.assert_allclose(predicted.sel({last: name}), y[name], atol=0.5)
+    assert model.score(x, y) == model.score(x, y[[*targets[::-1]]]) > 0.98
+    assert model.model_.evaluate(x, y) == model.model_.evaluate(x, y[[*targets[::-1]]])
+
+
 @pytest.mark.parametrize("turn", ["as trained", "falling", "transposed", "samples last", "lazy"])
 def test_predictions_have_the_order_of_what_is_predicted(turn):
     field = xr.DataArray(FIELDS, {"time": TIMES, "lat": np.arange(H), "lon": np.arange(W)}, ("time", "lat", "lon"))
