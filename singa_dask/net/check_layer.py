@@ -30,8 +30,9 @@ def check_layer(layer: Layer, inputs: Any) -> None:
     inputs: an array of rows, or a tuple with one for each source. Labels are integers.
 
     The layer computes in float32 and in float64. Its gradients in float64 are compared with central differences, at
-    up to 100 elements of each array. Parameters have their initial values, slightly changed. Choose inputs at which
-    the layer is differentiable. The metric `loss` of a loss must be the sum over the rows.
+    up to 100 elements of each array, with every index along axes of up to 100. Parameters have their initial values,
+    slightly changed. Choose inputs at which the layer is differentiable. The metric `loss` of a loss must be the sum
+    over the rows.
 
     Raises ConfigError that names the layer and its first fault: an output or a gradient of a wrong shape or type, an
     input that forward overwrites, outputs that differ from call to call, a gradient written without `claim()`, a wrong
@@ -193,9 +194,7 @@ class _Checked:
                 self._compare(f"parameter {param.name!r}", np.array(param.grad), param.value)
 
     def _compare(self, name: str, gradient: np.ndarray, of: np.ndarray) -> None:
-        flat = np.arange(of.size)
-        some = self.rng.choice(flat, _ELEMENTS, replace=False) if of.size > _ELEMENTS else flat
-        places = [tuple(map(int, np.unravel_index(at, of.shape))) for at in some]
+        places = self._places(of.shape)
         got = np.array([gradient[at] for at in places])
         expected = np.array([self._difference(of, at) for at in places])
         wrong = ~(abs(got - expected) <= 1e-5 * abs(expected).max(initial=0) + 1e-8)
@@ -205,6 +204,14 @@ class _Checked:
         message = f"wrong gradient of {name}: at {list(at)}, backward gives {got[wrong][0]:.6g}"
         message += f" and differences give {expected[wrong][0]:.6g} ({wrong.sum()} of {len(places)} elements differ)"
         self.fail(message, None, self._hint(got, expected))
+
+    def _places(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """All elements of an array, or about _ELEMENTS: with every index along each axis that is not longer."""
+        if np.prod(shape) <= _ELEMENTS:
+            return list(np.ndindex(shape))
+        turns = [[self.rng.permutation(size) for _ in range(-(-_ELEMENTS // size))] for size in shape]
+        axes = [np.concatenate(turn)[:_ELEMENTS].tolist() for turn in turns]
+        return list(dict.fromkeys(zip(*axes, strict=True)))
 
     def _difference(self, of: np.ndarray, at: tuple[int, ...]) -> float:
         was = of[at]

@@ -207,6 +207,26 @@ def test_what_cannot_be_checked_is_refused(layer, inputs, words):
         check_layer(layer, inputs)
 
 
+class Blind(Scale):
+    """Without the gradient of some elements."""
+
+    without = np.s_[:, 7]
+
+    def backward(self, ctx, dy):
+        dx = super().backward(ctx, dy)
+        dx[self.without] = 0
+        return dx
+
+
+@pytest.mark.parametrize("without", [np.s_[:, 77], np.s_[49]])
+@pytest.mark.parametrize("shape", [(50, 100), (50, 80)])
+def test_a_row_or_column_of_wide_inputs_is_not_overlooked(shape, without):
+    layer = Blind()
+    layer.without = without
+    with pytest.raises(ConfigError, match="wrong gradient of source 0"):
+        check_layer(layer, DRAW.normal(size=shape))
+
+
 def test_a_loss_of_maps_passes():
     draw = np.random.default_rng(0)
     check_layer(SoftmaxLoss(), (draw.random((4, 3, 3, 5)), draw.integers(0, 5, (4, 3, 3))))
