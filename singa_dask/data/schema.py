@@ -178,27 +178,23 @@ class Along(NamedTuple):
 
     def warn_of_places(self, trained: Along, what: str, where: str = "the training data") -> bool:
         """Log a warning if the coordinates of a dimension, or scalar ones, are others than there. Returns whether."""
-        warned = False
-        for name, value in self.scalars.items():
-            before = trained.scalars.get(name, value)
-            if value != before:
-                message = "%s: the coordinate %r is %s, but %s in %s. If the net depends on it, select the same one"
-                logger.warning(message, what, name, value, before, where)
-                warned = True
-        names, there = [name for name in self.coordinates if name in trained.coordinates], trained.coordinates
+        there = trained.coordinates
+        scalars = [name for name, value in self.scalars.items() if value != trained.scalars.get(name, value)]
+        for name in scalars:
+            message = "%s: the coordinate %r is %s, but %s in %s. If the net depends on it, select the same one"
+            logger.warning(message, what, name, self.scalars[name], trained.scalars[name], where)
+        names = [name for name in self.coordinates if name in there]
         same = prod(self.coordinates[name].size for name in names) == prod(there[name].size for name in names)
-        for name in names if same else ():  # samples of another shape are refused
-            own, others = self.coordinates[name], there[name]
-            if own.order_like(others) is None:
-                ends, known = (f"{each.shown[0]} to {each.shown[-1]}" for each in (own, others))
-                known += ", with others between," * (ends == known)
-                message = (
-                    "%s: the coordinates along %r run from %s, but ran from %s in %s. If the net depends on the "
-                    "place, select or convert these coordinates"
-                )
-                logger.warning(message, what, name, ends, known, where)
-                warned = True
-        return warned
+        others = [name for name in names if same and self.coordinates[name].order_like(there[name]) is None]
+        for name in others:
+            ends, known = (f"{of[name].shown[0]} to {of[name].shown[-1]}" for of in (self.coordinates, there))
+            known += ", with others between," * (ends == known)
+            message = (
+                "%s: the coordinates along %r run from %s, but ran from %s in %s. If the net depends on the place, "
+                "select or convert these coordinates"
+            )
+            logger.warning(message, what, name, ends, known, where)
+        return bool(scalars or others)
 
 
 @dataclass(frozen=True)
