@@ -172,3 +172,16 @@ def test_a_lazy_table_of_polars_is_told_to_be_collected(tmp_path):
     lazy = type("LazyFrame", (), {"__module__": "polars.lazyframe.frame"})()
     with pytest.raises(DataError, match=r"Received: a LazyFrame\. Give X\.collect\(\)"):
         shard(lazy, np.zeros(N), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("csv", "folders such as k=2 name"), ("parquet", "'k' has the values that")]
+)
+def test_columns_that_folders_name_are_told(kind, said, tmp_path):
+    for k in (1, 2):
+        (tmp_path / "in" / f"k={k}").mkdir(parents=True)
+        getattr(pd.DataFrame({"k": [5.0, 6.0], "y": [0.5, 1.5]}), f"to_{kind}")(
+            tmp_path / "in" / f"k={k}" / f"a.{kind}", index=False
+        )
+    (made,) = shard_files(kind, tmp_path / "out", source=str(tmp_path / "in"), target="y").values()
+    assert any(said in note for note in made.notes), made.notes

@@ -135,6 +135,8 @@ def _typed(where: str, blocks: Sequence[CsvBlock], schema: Schema, chosen: Chose
         notes += (f"{', '.join(months)}: months such as 2024-01 are read as dates, the first day of each; {way}",)
     if "--separator" in dialect.question and "' '" not in dialect.question:
         notes += (f"there is one column with the separator {dialect.separator!r}. {dialect.question}",)
+    if hive := next((part for part in blocks[-1].path.parent.parts if "=" in part and part not in where), ""):
+        notes += (f"the values that folders such as {hive} name are not read, as they are of Parquet",)
     if cut := [name for name in chosen.x if name in led]:
         cell = led[cut[0]]
         way = f"--category {cut[0]} keeps it, as a category"

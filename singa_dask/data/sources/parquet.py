@@ -65,7 +65,12 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
             blocks.append(ParquetBlock(path, groups, rows, stored, tuple(used.items()), stamp_of(path)))
     if not blocks:
         raise DataError(f"{source}: has no rows.")
-    return {"": chosen.source(str(source), blocks, table=not vectors, time=time)}
+    double = [
+        f"column {name!r} has the values that folders name, not those of the files"
+        for name in hive[0]
+        if name in schemas[0]
+    ]
+    return {"": chosen.source(str(source), blocks, table=not vectors, time=time, notes=(*chosen.notes, *double))}
 
 
 def contents(source: str | Path) -> str:
