@@ -259,7 +259,10 @@ def falls(
 
 
 def _series_of(manifest: Manifest, name: str) -> np.ndarray:
-    """What tells the series apart: a column of shards, or one of the table of which their features are made."""
+    """What tells the series apart: a column of shards, or one of the table of which their features are made.
+
+    Raises ConfigError for numbers that float32 rounds.
+    """
     values, known = None, True
     for encoder, places in _encoded(manifest):
         if encoder.column == name:
@@ -268,9 +271,10 @@ def _series_of(manifest: Manifest, name: str) -> np.ndarray:
             known = not encoder.categorical or bool(coded.all())
     values = _numbers(manifest, name, "series") if values is None else values
     exact = values.dtype.kind != "f" or bool((np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)).all())
-    if known and exact:
+    if known and exact and (values.dtype != np.float32 or (values == np.round(values)).all()):
         return values
-    what = f"integers that {values.dtype} rounds" if known else "unknown categories, which are not told apart"
+    numbers = f"{'fractions' if exact else 'integers'} that {values.dtype} rounds"
+    what = numbers if known else "unknown categories, which are not told apart"
     hint = "Number the series from 0 on, in the order of their records: pandas.factorize(ids)[0]."
     raise ConfigError(Problem("store_conf.series", f"{manifest.where} has {what}", name, hint))
 

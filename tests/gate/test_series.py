@@ -176,3 +176,10 @@ def test_categories_that_training_did_not_have_are_not_told_apart(tmp_path: Path
     assert series_starts(known, "station") == STARTS[1:-1].tolist()
     with pytest.raises(ConfigError, match=r"unknown categories, which are not told apart\. Received: station"):
         series_starts(Manifest.load(tmp_path / "others"), "station")
+
+
+def test_series_named_by_fractions_that_float32_rounds_are_refused():
+    table = pd.DataFrame({"station": np.repeat([52.5200066, 52.5200071], 8), "row": np.arange(16.0)})
+    net = [layers.RecordInput(sequence=6, horizon=3, series="station"), layers.InnerProduct(num_output=3)]
+    with pytest.raises(ConfigError, match=r"has fractions that float32 rounds.*pandas\.factorize"):
+        Regressor(net, epochs=1, random_state=0).fit(table, table["row"])
