@@ -80,7 +80,7 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
         if not found:
             raise DataError(f"{path}: holds no files that end with {' or '.join(suffixes)}. Check --source.")
         if others := sorted(p for p in every if p not in named and p.is_file()):
-            _warn_of_others(path, str(others[0].relative_to(path)), len(others), ", ".join(suffixes))
+            _warn_of_left_out(path, str(others[0].relative_to(path)), len(others), ", ".join(suffixes))
         return found
     if kind is not None:
         raise DataError(f"{path}: is {kind}, neither a file nor a folder. Check --source.")
@@ -96,7 +96,7 @@ def find_files(source: str | Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 @lru_cache(1024)
-def _warn_of_others(folder: Path, first: str, count: int, suffixes: str) -> None:
+def _warn_of_left_out(folder: Path, first: str, count: int, suffixes: str) -> None:
     """Log once that files are left out."""
     message = "%s: %d file%s left out, such as %s: only names that end with %s are read. Name all files with a pattern"
     logger.warning(message, folder, count, " is" if count == 1 else "s are", first, suffixes)

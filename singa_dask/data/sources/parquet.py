@@ -36,7 +36,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
     are a column, as in Hive. The index of pandas is not a column, but dates in it are the times of the rows."""
     files = find_files(source, SUFFIXES)
     root = root_of(source)
-    schemas = [_schema(path) for path in files]
+    schemas, times = zip(*map(_schema, files), strict=True)
     hive = _hive(files, root)
     for path, schema, keys in zip(files, schemas, hive, strict=True):
         _check_same(files[0], schemas[0], path, schema)
@@ -54,8 +54,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
             f"{source}: column {vectors[0]!r} holds a vector for each sample, so it must be the only feature. "
             f"Say --x {vectors[0]}."
         )
-    times = {_time(path) for path in files}
-    time = times.pop() if len(times) == 1 else None
+    time = times[0] if len({*times}) == 1 else None
     stored = (*(name for name in chosen.names if name in schemas[0]), *([] if time is None else [time]))
     row_nbytes = sum(_width(schemas[0][name]) for name in stored if name != time)
     blocks: list[ParquetBlock] = []
@@ -75,7 +74,7 @@ def read(source: str | Path, wanted: Wanted, drop: Names = None) -> dict[str, So
 
 def contents(source: str | Path) -> str:
     """The columns of the first file, one a line. Raises DataError."""
-    schema = _schema(find_files(source, SUFFIXES)[0])
+    schema, _ = _schema(find_files(source, SUFFIXES)[0])
     return listing({name: _describe(kind) for name, kind in schema.items()})
 
 
@@ -130,20 +129,13 @@ def _opened(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _schema(path: Path) -> dict[str, Any]:
-    """The Arrow type of each column."""
-    with _opened(path) as file:
-        schema = file.schema_arrow
-        index = {name for name in _of_pandas(schema).get("index_columns", ()) if isinstance(name, str)}
-    return {field.name: field.type for field in schema if field.name not in index}
-
-
-def _time(path: Path) -> str | None:
-    """The last column of the index of pandas if it has dates."""
+def _schema(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The Arrow type of each column, and the last column of the index of pandas if it has dates."""
     with _opened(path) as file:
         schema = file.schema_arrow
     index = [name for name in _of_pandas(schema).get("index_columns", ()) if isinstance(name, str)]
-    return index[-1] if index and _describe(schema.field(index[-1]).type).kind in ("date", "zoned date") else None
+    dated = index[-1:] if index and _describe(schema.field(index[-1]).type).kind in ("date", "zoned date") else []
+    return {field.name: field.type for field in schema if field.name not in index}, next(iter(dated), None)
 
 
 def _fractional(path: Path) -> list[str]:
