@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from zlib import crc32
 from singa_dask.cluster import Group, GroupFailed, form_group
 from singa_dask.cluster.formation import NoAnswer
 from singa_dask.cluster.nanny_store import left_behind, let_go
-from singa_dask.cluster.remote import ask_nannies
+from singa_dask.cluster.remote import alive, ask_nannies
 from singa_dask.errors import ClusterError, SingaError
 from singa_dask.job.schedule import orphan_seconds
 from singa_dask.memory.newest import Newest
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IN_USE_S = 2.0
-# Attempts to tell a worker group where its servers are. One that hears of none fails, and is formed again.
-_TELLS = 5
+# Pauses before the attempts to tell a worker group where its servers are. One that hears of none fails, and is formed
+# again.
+_TELL_AFTER_S = 0.0, 0.5, 1.0, 2.0, 4.0
 _HOLDERS_S = 10.0
 
 
@@ -228,10 +230,16 @@ class GroupLauncher:
         """Tell worker groups the addresses of their servers: those that are new, and those whose servers are."""
         told = {workers.plan.number: workers.server_group for workers in request.worker_groups if up}
         told |= {group: servers.number for servers in request.server_groups for group in servers.groups}
-        for number, server_group in told.items():
-            for _ in range(_TELLS if number in groups else 0):
+        untold = {number: server_group for number, server_group in told.items() if number in groups}
+        for pause_s in _TELL_AFTER_S:
+            time.sleep(pause_s)
+            for number, server_group in list(untold.items()):
                 if groups[number].tell("servers", up[server_group].addresses):
-                    break
+                    del untold[number]
+            here: set[str] = alive(self.client) if untold else set()
+            untold = {number: of for number, of in untold.items() if here.issuperset(groups[number].addresses)}
+            if not untold:
+                return
 
     def _server_plans(self, group: ServerGroupRequest) -> list[ServerPlan]:
         made, partition = self.prepared, self.prepared.partition

@@ -221,7 +221,7 @@ class History:
             (actor, {"ThreadPoolExecutor": at_once}),
             (leases, {"time": self.clock, "uuid": SimpleNamespace(uuid4=unique)}),
             (rank, {"time": self.clock, "describe": describe}),
-            (launch, {"ask_nannies": self.cluster.ask_nannies}),
+            (launch, {"alive": self.cluster.alive, "ask_nannies": self.cluster.ask_nannies, "time": self.clock}),
             (
                 exits,
                 {

@@ -98,6 +98,7 @@ class Run:
         monkeypatch.setattr(launch, "form_group", self._form_group)
         monkeypatch.setattr(launch, "make_servers", self._make_servers)
         monkeypatch.setattr(launch, "ask_nannies", lambda *args: {})
+        monkeypatch.setattr(launch, "alive", lambda client: {"w1", "w2", "w3", "w4"})
         monkeypatch.setattr(launch, "server_plan", lambda *args, accounts, **more: SimpleNamespace(accounts=accounts))
         self.commands: list[ev.Command] = []
         self.open: list[ev.Command] = []

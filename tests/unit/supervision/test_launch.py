@@ -85,13 +85,20 @@ def test_closing_tells_which_processes_are_replaced_and_lets_growing_groups_end_
     assert [("regroup", True) in group.told for group in launched.groups.values()] == [False, True, False]
 
 
-def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run):
-    servers = replace(run.request.server_groups[0], groups=(0, 1, 2, 3))
+def test_worker_groups_that_run_are_told_where_their_servers_are_until_they_hear_it(run, monkeypatch):
+    servers = replace(run.request.server_groups[0], groups=(0, 1, 2, 3, 4))
     request = replace(run.request, worker_groups=(), server_groups=(servers,))
-    groups = {i: Mock(**{"tell.side_effect": [False] * deaf + [True]}) for i, deaf in enumerate((0, 2, 99))}
+    places = [(0, "w1"), (2, "w1"), (99, "w1"), (99, "lost")]  # how often each does not hear it, and where it is
+    groups = {
+        i: Mock(addresses=["w2", place], **{"tell.side_effect": [False] * deaf + [True]})
+        for i, (deaf, place) in enumerate(places)
+    }
+    slept = []
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=slept.append))
     launched = run.launcher.form(request, {}, groups)  # without the last one, which is being formed
-    assert [group.tell.call_count for group in groups.values()] == [1, 3, launch._TELLS]
+    assert [group.tell.call_count for group in groups.values()] == [1, 3, 5, 1]
     assert groups[0].tell.call_args == call("servers", launched.servers[0].addresses)
+    assert sum(slept) > 7.0, "a network that loses messages for some seconds is waited for"
 
 
 def test_servers_whose_memory_nobody_holds_are_named(run):
