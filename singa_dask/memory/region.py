@@ -3,6 +3,9 @@
 A region has two images, which are written in turns. So whenever the process is killed, one of them is whole: the state
 after the last update, or after the one before.
 
+Arrays of a device are copied beside its work: their image is whole, and takes its number, with `finish`. Until then,
+the one before counts.
+
 A successor fences the regions before it reads them. A process that lives all the same then saves nothing any more, and
 so acknowledges nothing that its successor does not know.
 """
@@ -18,6 +21,7 @@ import numpy as np
 
 from singa_dask.comm.shared_memory import Memory, MemoryAddress
 from singa_dask.errors import ClusterError
+from singa_dask.ops.copies import Copies
 
 Array = np.ndarray
 Key: TypeAlias = tuple[int, str]  # of an image among those of its process: the index of a slice, and what of it
@@ -112,8 +116,10 @@ class Pace:
 class Region:
     """Two images of the same state, as its process and a successor of it see them."""
 
-    def __init__(self, images: Sequence[Image], pace: Pace) -> None:
-        self._images, self._pace = tuple(images), pace
+    def __init__(self, images: Sequence[Image], pace: Pace, copies: Copies | None = None) -> None:
+        self._images, self._pace, self._beside = tuple(images), pace, copies is not None
+        self._copies = copies or Copies()
+        self._under_way: tuple[Image, int] | None = None  # and its number
 
     def save(self, version: int, arrays: Mapping[str, Array], note: bytes = b"", number: int | None = None) -> None:
         """Save the state after `version` updates, if an image is due.
@@ -124,20 +130,31 @@ class Region:
         """
         if not self.due(version):
             return
+        self.finish()
         began = time.perf_counter()
         older, newer = sorted(self._images, key=lambda image: image.number)
         if len(note) > _NOTE - 8:
             raise ValueError(f"a note has at most {_NOTE - 8} bytes. Received: {len(note)}.")
         older.head[0] = 0
         for name, array in arrays.items():
-            older.arrays[name][: array.size] = array
+            self._copies.copy(array, older.arrays[name][: array.size])
         older.note_memory[:8].view(np.int64)[0] = len(note)
         older.note_memory[8 : 8 + len(note)] = np.frombuffer(note, np.uint8)
         older.head[1] = version
-        older.head[0] = 1 + (newer.number + 1 if number is None else number)
+        self._under_way = older, newer.number + 1 if number is None else number
         self._pace.seconds += time.perf_counter() - began
+        if not self._beside:
+            self.finish()
         if self.fenced:
             raise Superseded("a successor of this process continues from what it has saved")
+
+    def finish(self) -> None:
+        """Return once the image that was saved last is whole."""
+        if self._under_way is not None:
+            began, (image, number) = time.perf_counter(), self._under_way
+            self._copies.finish()
+            image.head[0], self._under_way = 1 + number, None
+            self._pace.seconds += time.perf_counter() - began
 
     def due(self, version: int) -> bool:
         """Whether an image is made after so many updates."""
@@ -184,25 +201,31 @@ class RegionsAddress:
 class Regions(dict[Key, Region]):
     """The regions of a process in one Memory, by the key of their images."""
 
-    def __init__(self, memory: Memory, address: RegionsAddress) -> None:
+    def __init__(self, memory: Memory, address: RegionsAddress, copies: Copies | None = None) -> None:
         super().__init__()
         self.memories, self.address, self.pace, offset = (memory,), address, Pace(), 0
         for layout in address.layouts:
             places = offset, offset + layout.nbytes
-            self[layout.key] = Region([Image(memory, place, layout) for place in places], self.pace)
+            self[layout.key] = Region([Image(memory, place, layout) for place in places], self.pace, copies)
             offset += 2 * layout.nbytes
 
     @classmethod
     def create(
-        cls, layouts: Sequence[ImageLayout], room: Callable[[int], bool] = lambda nbytes: True
+        cls,
+        layouts: Sequence[ImageLayout],
+        room: Callable[[int], bool] = lambda nbytes: True,
+        copies: Callable[[np.ndarray], Copies] | None = None,
     ) -> Regions | None:
         """Regions without images; None where the system has no memory for them.
 
-        room: whether there is memory for so many bytes.
+        room: whether there is memory for so many bytes. copies: makes the copies from a device to this memory.
         """
         nbytes = 2 * sum(layout.nbytes for layout in layouts)
         memory = Memory.create(nbytes) if room(nbytes) else None
-        return None if memory is None else cls(memory, RegionsAddress(memory.address, tuple(layouts)))
+        if memory is None:
+            return None
+        beside = None if copies is None else copies(memory.array(np.uint8, memory.nbytes))
+        return cls(memory, RegionsAddress(memory.address, tuple(layouts)), beside)
 
     @classmethod
     def open(cls, *addresses: RegionsAddress) -> dict[Key, Region] | None:
@@ -210,6 +233,11 @@ class Regions(dict[Key, Region]):
         opened = [cls(memory, each) for each in addresses if (memory := Memory.open(each.memory)) is not None]
         found = {key: region for regions in opened for key, region in regions.items()}
         return found if len(opened) == len(addresses) else None
+
+    def finish(self) -> None:
+        """Return once all images are whole."""
+        for region in self.values():
+            region.finish()
 
     def write(self, pieces: Sequence[Piece]) -> bool:
         """Take images of another process, unless a later one is here: messages may be late. False if a successor has

@@ -11,6 +11,7 @@ from singa_dask.ops.activation import ActivationOps
 from singa_dask.ops.arrays import ArrayOps
 from singa_dask.ops.attention import AttentionOps
 from singa_dask.ops.convolution import ConvolutionOps
+from singa_dask.ops.copies import Copies
 from singa_dask.ops.loss import LossOps
 from singa_dask.ops.normalisation import NormalisationOps
 from singa_dask.ops.pooling import PoolingOps
@@ -51,6 +52,10 @@ class Ops(
     def held_memory(self) -> int:
         """Bytes that arrays of this process take, or have taken, on its GPU; 0 on the CPU."""
         return 0
+
+    def copies(self, memory: np.ndarray) -> Copies:
+        """Copies of arrays of this device to a part of this memory of the host."""
+        return Copies()
 
     def free_memory(self) -> tuple[int | None, int]:
         """Bytes that new arrays can take: by a limit of this process, None where it has none, and on the device."""

@@ -92,6 +92,7 @@ class Replica:
             make_staging(self.net.ops, self.net.own, on_device=in_process_servers),
             norm_clip(job.updater, self.net.flat, self.net.own, self.net.ops),
             in_process_servers=in_process_servers,
+            regions=regions,
         )
         carries = self.algorithm.carries
         self.group_state = GroupState(job, comm, self.net, self.stages, carries=carries, data=data or {})
@@ -142,9 +143,12 @@ class Replica:
             exchange = _exchange(job, device_comm or comm, cut.buckets, codec, flat, on)
         states = states_of(job.updater)
         regions = None
-        if holder is not None and links is None and ops.device == "cpu":
+        on_gpu = ops.device != "cpu"
+        moves = topology.codec != "kFull" or algorithm(job.train_one_batch).carries
+        # A moving state would have to leave the GPU at each step.
+        if holder is not None and links is None and not (on_gpu and moves):
             of_slices = [layout_of((s.index, SLICE), s.start, s.stop, states, flat.values.dtype) for s in slices]
-            regions = Regions.create(of_slices, room)
+            regions = Regions.create(of_slices, room, ops.copies if on_gpu else None)
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
             job,

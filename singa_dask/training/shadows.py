@@ -41,6 +41,7 @@ class RankShadow:
 
     def hold(self) -> None:
         """Have it outlive this process from now on, beside what former ranks of the group have left. Collective."""
+        self.slices.finish()
         node, own = self._store.place
         places = all_gather_objects(self._comm, (node, own))
         behind = places[self._comm.rank + 1 :] + places[: self._comm.rank]
@@ -49,12 +50,14 @@ class RankShadow:
 
     def settle(self) -> None:
         """Let go what former ranks have left: all ranks of the group hold theirs."""
+        self.slices.finish()
         self._store.hold(self.saved, only=True, also=self._also or "")
 
     def save_moving(self, step: int, state: Any) -> None:
         """Copy the moving state after `step` steps: if it changes with every step, when the slices are copied."""
         if self._every_step and step % self.slices.pace.every:
             return
+        self.slices.finish()
         began, moving = time.perf_counter(), self._moving
         data = np.frombuffer(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), np.uint8)
         if moving is None or data.size > moving.address.layouts[0].size:

@@ -14,6 +14,7 @@ from singa_dask.exchange.clipping import NormClip
 from singa_dask.exchange.executor import CollectiveExecutor
 from singa_dask.exchange.staging import InPlace
 from singa_dask.job.job_pb2 import JobProto
+from singa_dask.memory.region import Regions
 from singa_dask.net import Net
 from singa_dask.net.flat import ALIGNMENT, Joined
 from singa_dask.server import Stub
@@ -31,6 +32,9 @@ class ServerStages:
     the worker's own shards: what the stub reads and writes. owed: gradients, in the same order, that an earlier run
     kept back and no codec here can keep; they are part of the next step.
 
+    regions: that the servers of this process save to. The images of a step are whole before another rank gets a
+    gradient of the next one, and before the next update changes what is copied.
+
     With `clip`, servers update no bucket before all are summed: the norm is that of all of them.
     """
 
@@ -47,7 +51,9 @@ class ServerStages:
         clip: NormClip | None,
         *,
         in_process_servers: bool,
+        regions: Regions | None = None,
     ) -> None:
+        self._regions, self._begins = regions, False
         self.exchange, self.staging, self.stub = exchange, staging, stub
         self.in_process_servers = in_process_servers
         self.at_once = staging.at_once
@@ -77,7 +83,9 @@ class ServerStages:
 
     def begin(self, step: int) -> None:
         """Begin a step, on every worker."""
-        self._step, self._squares = step, 0.0
+        self._step, self._squares, self._begins = step, 0.0, True
+        if self._own_range:  # activations tell other ranks as much as gradients do
+            self._send_first()
         self.exchange.begin(step)
 
     def prepare(self, bucket: int) -> None:
@@ -88,6 +96,7 @@ class ServerStages:
         self.exchange.prepare(bucket, self.staging.gradients)
 
     def start(self, bucket: int) -> None:
+        self._send_first()
         self.exchange.start_reduce_scatter(bucket, self.staging.gradients, self._sums)
 
     def update(self, bucket: int) -> None:
@@ -121,6 +130,12 @@ class ServerStages:
         if not self.in_process_servers:
             self._gather_replies()
 
+    def _send_first(self) -> None:
+        """Before anything of a step is sent: wait for the images of the last one."""
+        if self._begins and self._regions is not None:
+            self._regions.finish()
+        self._begins = False
+
     def _push(self, bucket: int) -> None:
         part = self.exchange.parts[bucket]
         self.stub.push(self._step, self._gradients, self.values, range(part.start, part.stop))
@@ -147,7 +162,9 @@ class ServerStages:
                 self._take(bucket - 1)
 
     def drain(self) -> None:
-        """Take the replies to all updates that are under way. Collective."""
+        """Take the replies to all updates that are under way, and wait for all images. Collective."""
+        if self._regions is not None:
+            self._regions.finish()
         if self.stub.behind:
             self.stub.pull(self.values, everything=True)
             self.receive_own()

@@ -16,6 +16,7 @@ from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.codec_kernels import SixteenBitKernels
 from singa_dask.ops.gpu.convolution_ops import GpuConvolutionOps, as_read, geometry
+from singa_dask.ops.gpu.device_copies import DeviceCopies
 from singa_dask.ops.gpu.normalisation_ops import GpuNormalisationOps
 from singa_dask.ops.gpu.preflight import usable_cupy
 from singa_dask.ops.gpu.product_ops import GpuProductOps
@@ -78,6 +79,10 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     @property
     def sparse(self) -> Any:
         return SparseKernels(self._kernels, self.xp)
+
+    def copies(self, memory: np.ndarray) -> DeviceCopies:
+        with self._device:
+            return DeviceCopies(self.xp, memory)
 
     def free_memory(self) -> tuple[int | None, int]:
         pool = self.xp.get_default_memory_pool()
