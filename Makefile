@@ -71,7 +71,7 @@ gpu-mistakes: setup .gpu/.ready  ## plant six mistakes in the GPU code, one at a
 test-isa: setup  ## run the kernel tests with AVX-512, AVX2 and no vectors, as far as this CPU has them
 	$(BIN)/python tests/isa.py $(ARGS)
 
-test-peers: peers  ## run the tests that compare with PyTorch
+test-peers: peers  ## run the tests that compare with PyTorch, or write to MLflow
 	$(BIN)/python -m pytest -o faulthandler_timeout=0 tests/peers $(ARGS)
 
 singa-examples: setup  ## run Apache SINGA's examples (SINGA=checkout ARGS="resnet")

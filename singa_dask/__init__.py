@@ -17,6 +17,7 @@ __all__ = [
     "DistOpt",
     "Job",
     "Logger",
+    "MlflowTracker",
     "Model",
     "Module",
     "Plan",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from singa_dask.loops import autograd, layer, model, opt, sonnx
     from singa_dask.loops.distopt import DistOpt, data_partition, launch
     from singa_dask.monitor.logger import Logger
+    from singa_dask.monitor.mlflow import MlflowTracker
     from singa_dask.monitor.plots import plot_confusion, plot_parity
     from singa_dask.monitor.tensorboard import TensorBoard
     from singa_dask.net.check_layer import check_layer
@@ -92,6 +94,7 @@ _LAZY = {
     "DistOpt": "singa_dask.loops.distopt",
     "Job": "singa_dask.job",
     "Logger": "singa_dask.monitor.logger",
+    "MlflowTracker": "singa_dask.monitor.mlflow",
     "Model": "singa_dask.inference.model",
     "Module": "singa_dask.layers.module",
     "Plan": "singa_dask.supervision.plan",

@@ -1,15 +1,13 @@
 """What an experiment tracker is told of a run."""
 
-import numpy as np
-import pytest
-from support.shards import write_shards
+import sys
 
-from singa_dask import Job, Logger, train
+import pytest
+from support.logged import trained
+
+from singa_dask import Logger, MlflowTracker
 from singa_dask.errors import ConfigError
-from singa_dask.layers import InnerProduct, RecordInput, SoftmaxLoss
-from singa_dask.monitor.progress import Display
 from singa_dask.supervision.callbacks import RunEvent
-from singa_dask.updaters import SGD
 
 
 class Tracker:
@@ -26,20 +24,10 @@ class Tracker:
         self.calls.append(("end", status))
 
 
-def trained(tmp_path):
-    draw = np.random.default_rng(0)
-    write_shards(tmp_path / "points", draw.normal(size=(60, 3)).astype(np.float32), draw.integers(0, 2, 60))
-    data = RecordInput(path=str(tmp_path / "points"), batchsize=30)
-    layers = [data, InnerProduct(num_output=2, name="out"), SoftmaxLoss()]
-    steps = {"train_steps": 4, "disp_freq": 2, "test_freq": 4, "test_steps": 2}
-    job = Job(name="points", layers=layers, updater=SGD(lr=0.1), **steps)
-    tracker = Tracker()
-    train(job, workspace=tmp_path / "run", processes=False, callbacks=[Logger(tracker)], display=Display())
-    return tracker.calls
-
-
 def test_a_run_is_logged_with_its_job(tmp_path):
-    (first, params), *metrics, last = trained(tmp_path)
+    tracker = Tracker()
+    trained(tmp_path, tracker)
+    (first, params), *metrics, last = tracker.calls
     assert first == "params" and params["train_steps"] == "4"
     assert params["neuralnet.layer[out].innerproduct_conf.num_output"] == "2"
     assert {step for step, _ in metrics} == {0, 2, 4}
@@ -50,7 +38,7 @@ def test_a_run_is_logged_with_its_job(tmp_path):
 
 def test_groups_have_names_and_a_failure_is_logged(tmp_path):
     tracker = Tracker()
-    trained(tmp_path)
+    trained(tmp_path, Tracker())
     logger = Logger(tracker)
     event = {"job": "points", "workspace": tmp_path / "run", "steps": 4}
     logger.on_step(RunEvent("step", **event, group=1, step=2, phase="train", metrics={"loss": 2.0}))
@@ -63,3 +51,9 @@ def test_groups_have_names_and_a_failure_is_logged(tmp_path):
 def test_an_object_that_cannot_log_is_refused():
     with pytest.raises(ConfigError, match="tracker: has no method log_hyperparams"):
         Logger(print)
+
+
+def test_without_mlflow_its_tracker_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(ConfigError, match=r"mlflow: cannot be imported .*pip install 'singa-dask\[mlflow\]'"):
+        MlflowTracker()
