@@ -151,10 +151,9 @@ class Region:
     def finish(self) -> None:
         """Return once the image that was saved last is whole."""
         if self._under_way is not None:
-            began, (image, number) = time.perf_counter(), self._under_way
-            self._copies.finish()
+            image, number = self._under_way
+            self._pace.seconds += self._copies.finish()
             image.head[0], self._under_way = 1 + number, None
-            self._pace.seconds += time.perf_counter() - began
 
     def due(self, version: int) -> bool:
         """Whether an image is made after so many updates."""

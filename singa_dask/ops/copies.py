@@ -14,5 +14,7 @@ class Copies:
         """Copy an array, which must not change until `finish` has returned. Both are flat and of one dtype."""
         target[...] = source
 
-    def finish(self) -> None:
-        """Return once everything is copied."""
+    def finish(self) -> float:
+        """Return once everything is copied. The seconds for which the device has waited for copies, where it copies
+        beside its work: those of the time before, as they are known late."""
+        return 0.0

@@ -21,27 +21,39 @@ class DeviceCopies(Copies):
     """
 
     def __init__(self, cupy: Any, memory: np.ndarray) -> None:
-        self._runtime, self._stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
-        self._before, self._after = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
+        self._before = cupy.cuda.Event(disable_timing=True)
+        # When the last copy is made, and when the caller's stream has come to `finish`: of this time and the last.
+        self._times, self._last = [self._events(), self._events()], False
         self._memory, self._sources = memory, list[Array]()  # neither may be given to others yet
-        address = memory.ctypes.data
+        runtime, address = cupy.cuda.runtime, memory.ctypes.data
         try:
-            self._runtime.hostRegister(address, memory.nbytes, 0)
-        except self._runtime.CUDARuntimeError as error:
+            runtime.hostRegister(address, memory.nbytes, 0)
+        except runtime.CUDARuntimeError as error:
             logger.warning("%d bytes of memory can't be pinned, so saving takes longer: %s", memory.nbytes, error)
         else:
-            finalize(self, self._runtime.hostUnregister, address).atexit = False
+            finalize(self, runtime.hostUnregister, address).atexit = False
 
     def copy(self, source: Array, target: np.ndarray) -> None:
         self._before.record()
         self._stream.wait_event(self._before)
-        down = self._runtime.memcpyDeviceToHost
-        self._runtime.memcpyAsync(target.ctypes.data, source.data.ptr, target.nbytes, down, self._stream.ptr)
+        runtime, where = self._cupy.cuda.runtime, self._stream.ptr
+        down = runtime.memcpyDeviceToHost
+        runtime.memcpyAsync(target.ctypes.data, source.data.ptr, target.nbytes, down, where)
+        self._times[0][0].record(self._stream)
         self._sources.append(source)
 
-    def finish(self) -> None:
-        if self._sources:
-            self._after.record(self._stream)
-            if not self._after.done:
-                self._after.synchronize()
-            self._sources.clear()
+    def finish(self) -> float:
+        if not self._sources:
+            return 0.0
+        (copied, reached), before = self._times
+        reached.record()
+        if not copied.done:
+            copied.synchronize()
+        self._sources.clear()
+        waited_ms = self._cupy.cuda.get_elapsed_time(*reversed(before)) if self._last else 0.0
+        self._times, self._last = [before, (copied, reached)], True
+        return max(0.0, waited_ms / 1e3)
+
+    def _events(self) -> tuple[Any, Any]:
+        return self._cupy.cuda.Event(), self._cupy.cuda.Event()

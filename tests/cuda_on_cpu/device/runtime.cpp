@@ -193,7 +193,7 @@ void event_wait(intptr_t event) {
     count("wait");
     wait_for_event(event);
 }
-float event_time(intptr_t, intptr_t) { return 1; }
+float event_time(intptr_t, intptr_t) { return 0; }  // no time passes
 
 struct Replacement {
     const char *name;
