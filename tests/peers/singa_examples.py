@@ -3,8 +3,8 @@
     make singa-examples SINGA=CHECKOUT ARGS="resnet"
 
 CHECKOUT: of apache/singa, release 5.1. Copies of the examples run with the imports of singa_dask, on few data made for
-them. Prints the table of docs/coming-from-singa.md; ARGS are parts of names. Exit status 1: an example that should run
-did not.
+them. Prints the table of docs/developers/singa-5.md; ARGS are parts of names. Exit status 1: an example that should
+run did not.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _table(name: str, x: str) -> Change:
 
 _MNIST_CNN = _printed("cnn/autograd/mnist_cnn.py")
 _PLAIN = Change(
-    "{script}", "'fp32'", "'plain'", "`'plain'` for `'fp32'`, with which nothing is trained, in SINGA neither"
+    "{script}", "'fp32'", "'plain'", "`'plain'` for `'fp32'`: with `fp32`, neither program trains anything"
 )
 _SMALL = Change("{script}", r"(niters|batch_size) = \d+", r"\1 = 2")
 _NO_TEXTS = Change("rnn/imdb_data.py", r"^(import nltk|from (nltk|gensim|bs4)).*$", "")
@@ -215,7 +215,7 @@ def run(example: Example, checkout: Path, folder: Path) -> str:
 def row(example: Example, failed: str) -> str:
     """Of the table. failed: what it printed, if it did not run."""
     why = dict.fromkeys(change.why for change in example.changes if change.why)
-    outcome = "does not run, in SINGA neither" if example.broken else "runs, changed" if why else "runs"
+    outcome = "does not run, nor does it in SINGA" if example.broken else "runs, changed" if why else "runs"
     told = example.broken or "; ".join(why)
     if failed:
         outcome, told = "does not run", failed.splitlines()[-1]
