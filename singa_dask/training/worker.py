@@ -185,7 +185,7 @@ class _TrainingLoop:
         self._shadow_state()
         if self._replica.shadow is not None:
             self._replica.shadow.hold()
-        elif self._services.holder is not None and self._replica.in_process_servers and not group.gpus:
+        elif self._services.holder and self._replica.in_process_servers and not (group.gpus and group_state.moves):
             self._reporter.unshadowed(start)
         stopping, why = False, ""
         while True:
