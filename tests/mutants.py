@@ -4,10 +4,12 @@
     make mutants ARGS="--seed 31 --seed 32 --save drawn.json"     # and later, for those of them that were killed:
     make mutants ARGS="--only drawn.json --at-least 1"
 
-Each mutant changes one expression or statement of a copy of the tree. The unit tests run against it, the nearest
-first, until one fails: the mutant is killed. For the rooms that simulated runs consist of, the simulation's tests run
-last. What no test can notice is not drawn: messages, log lines, `__repr__`, type annotations, constants at module
-level, timeouts, lengths of a sleep, `<` in place of `<=` beside a clock, None in place of False, zip's `strict`.
+Each mutant changes one expression or statement of a copy of the tree. The tests that run its line, as coverage.py has
+seen it, run against the mutant, the fastest first, until one fails: the mutant is killed. For code that runs on
+import, and for lines that no test runs in its own process, these are all tests of the room, the nearest first. For the
+rooms that simulated runs consist of, the simulation's tests are among them. What no test can notice is not drawn:
+messages, log lines, `__repr__`, type annotations, constants at module level, timeouts, lengths of a sleep, `<` in
+place of `<=` beside a clock, None in place of False, zip's `strict`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -32,8 +34,10 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import click
+from coverage import CoverageData
 
 # Rooms whose tests compare with formulas, references and tables, where a fault seldom survives.
 NOT_DRAWN = {
@@ -43,7 +47,8 @@ NOT_DRAWN = {
 SIMULATED = {"supervision", "cluster", "server", "training", "memory"}
 NOT_COPIED = (".git", ".venv*", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "runs", "out")
 FILE = click.Path(path_type=Path)
-NEAREST = 3
+# Simulated runs switch between greenlets.
+COVERAGE = "[run]\nconcurrency = thread, greenlet\n"
 # Constants to which a test must not be sensitive.
 TIMEOUTS = ("timeout", "_s", "deadline")
 SYMMETRIC = {"add", "allclose", "array_equal", "gcd", "max", "maximum", "min", "minimum", "multiply", "samefile"}
@@ -335,15 +340,20 @@ class Copy:
         self.root = into / "tree"
         shutil.copytree(root, self.root, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
-    def fails(self, tests: Sequence[Path], timeout_s: float) -> str:
+    def fails(self, tests: Sequence[str], timeout_s: float, *options: str) -> str:
         """Why the tests fail: "" where they pass, else the last line of pytest's output, or "timeout"."""
-        options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
-        files = [str(test.relative_to(self.root)) for test in tests]
+        quiet = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
         environment = os.environ | {"PYTHONPATH": str(self.root)}
-        command = [sys.executable, "-m", "pytest", *options, *files]
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+") as output, tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+            listed.write("\n".join(tests))
+            listed.flush()
             process = subprocess.Popen(
-                command, cwd=self.root, env=environment, stdout=output, stderr=output, start_new_session=True
+                [sys.executable, "-m", "pytest", *quiet, *options, f"@{listed.name}"],
+                cwd=self.root,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
             try:
                 status = process.wait(timeout_s)
@@ -358,18 +368,68 @@ class Copy:
         failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         return "" if status == 0 else (failed or lines[-1:] or [f"exit status {status}"])[0]
 
-    def with_mutant(self, mutant: Mutant, tests: Sequence[Path], timeout_s: float) -> str:
-        """See `fails`. The nearest tests run alone first: most mutants fail there, and collecting all takes longer."""
-        file, until = self.root / mutant.path, time.monotonic() + timeout_s
+    def cover(self, tests: Sequence[Path], package: str, processes: int) -> Covered:
+        """Run all tests, without a mutant. Raises SystemExit where one fails."""
+        with tempfile.TemporaryDirectory(prefix="covered-") as folder:
+            settings, report = Path(folder, "coveragerc"), Path(folder, "tests.xml")
+            data = Path(folder, "coverage")
+            settings.write_text(f"{COVERAGE}data_file = {data}\n")
+            options = [f"--cov={package}", "--cov-context=test", "--cov-report=", f"--cov-config={settings}"]
+            workers = ["-n", str(processes)] if processes > 1 else []
+            began = time.monotonic()
+            named = [str(test.relative_to(self.root)) for test in tests]
+            if reason := self.fails(named, 7200, *options, *workers, f"--junitxml={report}"):
+                raise SystemExit(f"the tests fail without a mutant: {reason}")
+            seconds = dict(_seconds(report))
+            found = CoverageData(str(data))
+            found.read()
+            lines = {
+                Path(path).relative_to(self.root): {
+                    line: {context.rpartition("|")[0] for context in contexts}
+                    for line, contexts in found.contexts_by_lineno(path).items()
+                }
+                for path in found.measured_files()
+            }
+        return Covered(lines, seconds, time.monotonic() - began)
+
+    def with_mutant(self, mutant: Mutant, tests: Sequence[str], timeout_s: float) -> str:
+        """See `fails`."""
+        file = self.root / mutant.path
         source, times = file.read_text(), file.stat()
         try:
             file.write_text(mutant.mutation.apply(source))
-            return self.fails(tests[:NEAREST], timeout_s) or (
-                self.fails(tests[NEAREST:], until - time.monotonic()) if tests[NEAREST:] else ""
-            )
+            return self.fails(tests, timeout_s)
         finally:
             file.write_text(source)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # caches of the original are valid again
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What the tests of a tree run. lines: by file and line, the tests that run it, "" on import. seconds: of each
+    test. whole_s: of all together."""
+
+    lines: Mapping[Path, Mapping[int, Collection[str]]]
+    seconds: Mapping[str, float]
+    whole_s: float
+
+    def tests(self, mutant: Mutant) -> tuple[list[str], float]:
+        """The tests that run a mutant, and the seconds that they may take; none if it also runs on import, or if no
+        test runs it in its own process."""
+        last = mutant.mutation.line + mutant.mutation.before.count("\n")
+        lines = self.lines.get(mutant.path, {})
+        found = {test for n in range(mutant.mutation.line, last + 1) for test in lines.get(n, ())}
+        if "" in found or not found <= self.seconds.keys():
+            found = set()
+        ordered = sorted(found, key=lambda test: (self.seconds[test], test))
+        return ordered, 3 * sum(self.seconds[test] for test in ordered) + 60
+
+
+def _seconds(report: Path) -> Iterator[tuple[str, float]]:
+    """The name and the seconds of each test in a JUnit report."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        path = case.attrib["classname"].replace(".", "/")
+        yield f"{path}.py::{case.attrib['name']}", float(case.attrib["time"])
 
 
 @click.command(context_settings={"show_default": True})
@@ -379,8 +439,8 @@ class Copy:
 @click.option("--only", type=FILE, help="Play the mutants again that this list names as killed.")
 @click.option("--save", type=FILE, help="Write the list of mutants, and which were killed.")
 @click.option("--at-least", default=0.85, help="The share to be killed.")
-@click.option("--deadline", type=float, metavar="S", help="For one mutant.  [default: 3 x the tests + 30 s]")
-@click.option("--own-tests", is_flag=True, help="Only those of the room, no others that import it.")
+@click.option("--deadline", type=float, metavar="S", help="For one mutant.  [default: 3 x its tests + 60 s]")
+@click.option("--own-tests", is_flag=True, help="Only unit tests of the room, no others that import it.")
 @click.option("--processes", default=1, help="Mutants that are played at once.")
 @click.option("--list", "only_list", is_flag=True, help="Print the mutants, and do no more.")
 @click.option("--root", type=FILE, default=Path(__file__).parents[1], hidden=True)
@@ -422,13 +482,21 @@ def _run(mutants: Sequence[Mutant], options: SimpleNamespace) -> list[Mutant]:
                 trees.put(tree)
 
         survivors = []
-        rooms = list(dict.fromkeys(mutant.room for mutant in mutants))
-        of_rooms = {room: [m for m in mutants if m.room == room] for room in rooms}
-        sound = pool.map(lambda room: on_a_copy(lambda tree: _sound(tree, of_rooms[room], options))[1], rooms)
-        deadlines = {room: options.deadline or 3 * took + 30 for room, took in zip(rooms, sound, strict=True)}
+        tests = {mutant: _tests(options.root, mutant, options) for mutant in mutants}
+        tree = trees.get()
+        every = [tree.root / test for test in dict.fromkeys(test for of in tests.values() for test in of)]
+        covered = tree.cover(every, options.package, options.processes)
+        trees.put(tree)
 
         def played(mutant: Mutant) -> tuple[str, float]:
-            return on_a_copy(lambda t: t.with_mutant(mutant, _tests(t, mutant, options), deadlines[mutant.room]))
+            running, limit_s = covered.tests(mutant)
+            if not running:
+                running, limit_s = [*map(str, tests[mutant])], 3 * covered.whole_s + 30
+            tree, began = trees.get(), time.monotonic()
+            try:
+                return tree.with_mutant(mutant, running, options.deadline or limit_s), time.monotonic() - began
+            finally:
+                trees.put(tree)
 
         for number, (mutant, (reason, took)) in enumerate(zip(mutants, pool.map(played, mutants), strict=True), 1):
             print(f"{number:4} {'killed' if reason else 'SURVIVED':8} {took:6.1f} s  {mutant}", flush=True)
@@ -439,21 +507,15 @@ def _run(mutants: Sequence[Mutant], options: SimpleNamespace) -> list[Mutant]:
     return survivors
 
 
-def _sound(tree: Copy, mutants: Sequence[Mutant], options: SimpleNamespace) -> str:
-    """Run all tests of these mutants without them. Raises SystemExit where one fails."""
-    tests = sorted({test for mutant in mutants for test in _tests(tree, mutant, options)})
-    if reason := tree.fails(tests, 3600):
-        raise SystemExit(f"the tests of {mutants[0].room} fail without a mutant: {reason}")
-    return ""
-
-
-def _tests(tree: Copy, mutant: Mutant, options: SimpleNamespace) -> list[Path]:
-    tests = nearest_tests(tree.root, mutant.path, options.package)
-    own = tree.root / "tests" / "unit" / mutant.path.relative_to(options.package).parts[0]
-    tests = [test for test in tests if own in test.parents or not options.own_tests]
+def _tests(root: Path, mutant: Mutant, options: SimpleNamespace) -> list[Path]:
+    """Relative to the root of the tree."""
+    unit = root / "tests" / "unit"
+    own = unit / mutant.path.relative_to(options.package).parts[0]
+    tests = nearest_tests(root, mutant.path, options.package)
+    tests = [test for test in tests if own in test.parents or not (options.own_tests and unit in test.parents)]
     if not tests:
-        raise SystemExit(f"{mutant.path} has no unit tests in {own.relative_to(tree.root)}")
-    return tests
+        raise SystemExit(f"{mutant.path} has no unit tests in {own.relative_to(root)}")
+    return [test.relative_to(root) for test in tests]
 
 
 def _report(mutants: Sequence[Mutant], survivors: Sequence[Mutant], at_least: float) -> int:

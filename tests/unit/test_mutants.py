@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import mutants
 import pytest
-from mutants import Mutant, draw, mutations, nearest_tests
+from mutants import Covered, Mutant, Mutation, draw, mutations, nearest_tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +104,23 @@ def test_the_nearest_tests_come_first():
     assert all(name.startswith("server/") for name in names[: last + 1])
 
 
+@pytest.mark.parametrize(
+    ("line", "text", "expected"),
+    [
+        (2, "a", ["slow", "slower"]),
+        (3, "a", ["quick", "slow"]),
+        (2, "f(\n    a\n)", ["quick", "slow", "slower"]),  # to line 4
+        (5, "a", []),  # run on import too
+        (9, "a", []),  # run by no test in its own process
+    ],
+)
+def test_the_tests_that_run_a_mutant_come_fastest_first(line, text, expected):
+    lines = {2: {"slow", "slower"}, 3: {"slow", "quick"}, 4: {"quick"}, 5: {"", "slow"}}
+    covered = Covered({Path("pkg/a.py"): lines}, {"slower": 3.0, "quick": 0.5, "slow": 2.0}, 10.0)
+    tests, limit_s = covered.tests(Mutant("room", Path("pkg/a.py"), Mutation(line, 0, 0, text, "b")))
+    assert tests == expected and limit_s == 60 + 3 * sum(covered.seconds[test] for test in expected)
+
+
 def test_mutants_are_drawn_from_every_room_but_those_that_are_named():
     rooms = mutants.rooms_of(ROOT / "singa_dask")
     assert {"data", "server", "supervision"} < set(rooms) and not set(rooms) & mutants.NOT_DRAWN
@@ -144,6 +161,24 @@ def run(root: Path, monkeypatch, drawn: list[Mutant], *options: str) -> int | st
     return play(root, "--rooms", "room/told,room/untold", *options)
 
 
+def test_only_tests_that_run_the_line_are_played(small, monkeypatch):
+    """They are found also where they have parameters, run by several processes, or use code of fixtures."""
+    (small / "tests/unit/room/test_told.py").write_text(
+        "import pytest\nfrom pkg.room.told import larger\nfrom pkg.room.untold import smaller\n"
+        "@pytest.fixture\ndef found():\n    return list(larger(2, 1))\n"
+        "@pytest.mark.parametrize('x', [1, 'a b'])\ndef test_larger(found, x):\n    assert found == [True]\n"
+        "def test_smaller():\n    assert list(smaller(1, 2)) == [True]\n"
+    )
+    played, with_mutant = [], mutants.Copy.with_mutant
+    monkeypatch.setattr(
+        mutants.Copy, "with_mutant", lambda *args: played.append(args[2]) or with_mutant(*args), raising=True
+    )
+    told, untold = (draw(small, [f"room/{name}"], 1, 1, "pkg")[0] for name in ("told", "untold"))
+    run(small, monkeypatch, [told, untold], "--processes", "2", "--at-least", "0")
+    name = "tests/unit/room/test_told.py::test_"
+    assert sorted(map(sorted, played)) == [[f"{name}larger[1]", f"{name}larger[a b]"], [f"{name}smaller"]]
+
+
 def test_survivors_are_reported_and_the_tree_stays_as_it_is(small, capsys, monkeypatch):
     told, untold = (draw(small, [f"room/{name}"], 1, 1, "pkg")[0] for name in ("told", "untold"))
     before = {path: path.read_text() for path in small.rglob("*.py")}
@@ -177,7 +212,7 @@ def test_too_few_killed_mutants_are_an_error(small, monkeypatch, survivors, at_l
 def test_tests_that_fail_without_a_mutant_are_an_error(small, monkeypatch):
     drawn = draw(small, ["room"], 1, 1, "pkg")
     (small / "tests/unit/room/test_told.py").write_text("def test(): assert False\n")
-    assert "fail without a mutant: FAILED tests/unit/room/test_told.py" in run(small, monkeypatch, drawn)
+    assert "the tests fail without a mutant: FAILED tests/unit/room/test_told.py" in run(small, monkeypatch, drawn)
 
 
 def test_a_mutant_that_never_ends_is_killed_by_the_deadline(small, capsys, monkeypatch):
