@@ -122,11 +122,11 @@ class Lineage:
     def came(self, key: str, server: Server, *, returns: bool) -> None:
         """A server is there. returns: whether it resumes from what a lost one has left."""
         place, before = _place(key), self.missing.pop(_place(key), None)
+        living = next((k for k in self.servers if _place(k) == place), None)
+        if living is not None:  # it acknowledges nothing any more: a stopped process drops its actor late
+            before = _Missing(living, self.rules.run.history.loop.now, self.servers.pop(living))
         if returns:
-            living = next((k for k in self.servers if _place(k) == place), None)
-            if living is not None:
-                del self.servers[living]  # it acknowledges nothing any more
-            former = living or (before and before.key)
+            former = before and before.key
             self.rules.demand(former, f"{key} resumes from a server that was never there")
             for index, state in server.protocol.slices.items():
                 start = self.rules.run.prepared.partition.slices[index].start
