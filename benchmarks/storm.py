@@ -21,6 +21,7 @@ immune.
     cost_s      for each kind of fault: the mean of the seconds in which calm makes the steps that are missing between
                 the fault and the next one
     ledger      the verdict of `singa-dask audit`
+    missing     why mini-batches are missing, and how many of each worker group; in the file of --json and below
     left        processes and segments of shared memory that are there afterwards
 """
 
@@ -168,7 +169,7 @@ def measure(
             print("".join(traceback.format_exception(error)), file=sys.stderr)  # with what happened before
         storm.join(STARTING_S)
         failed = failed or storm.failed
-        ledger = audit(result).verdict if result else ""
+        audited = audit(result) if result else None
     made = _made(watcher, storm.began, storm.began + seconds)
     nexts = [*(when for when, _ in storm.hit[1:]), storm.began + seconds]
     backs = [(watcher.back(when), when, after) for (when, _), after in zip(storm.hit, nexts, strict=False)]
@@ -181,7 +182,12 @@ def measure(
         "repeated": watcher.repeated,
         "back_s": [round(back - when, 1) for back, when, after in backs if back is not None and back <= after],
         "loss": round(result.train["loss"], 4) if result and result.train else None,
-        "ledger": ledger,
+        "ledger": audited.verdict if audited else "",
+        "missing": [
+            f"worker group {of.group}, {gap.stop - gap.first} from step {gap.first}: {gap.why}"
+            for of in (audited.groups if audited else ())
+            for gap in of.missing
+        ],
         "failed": failed,
         "hit": [
             {"at": round(when - storm.began, 1), "kind": kind, "for": round(after - when, 1), "steps": steps}
@@ -264,6 +270,7 @@ def main(
         row["left"] = ", ".join(left(before))
         figures["rows"].append(row)
         show(console, f"{strategy}: a fault every {every:g} s", [row])
+        console.print(*row["missing"], sep="\n")
         if row["cost_s"]:
             console.print("seconds per fault: " + ", ".join(f"{kind} {s:g}" for kind, s in row["cost_s"].items()))
     end(console, figures, out)
