@@ -12,6 +12,7 @@ import numpy as np
 
 from singa_dask.ops.arrays import Array
 from singa_dask.ops.compute import check_compute
+from singa_dask.ops.copies import Copies
 from singa_dask.ops.gpu import kernels as gpu_kernels
 from singa_dask.ops.gpu.attention_ops import GpuAttentionOps
 from singa_dask.ops.gpu.codec_kernels import SixteenBitKernels
@@ -80,7 +81,7 @@ class GpuOps(GpuAttentionOps, GpuConvolutionOps, GpuRecurrentOps, GpuNormalisati
     def sparse(self) -> Any:
         return SparseKernels(self._kernels, self.xp)
 
-    def copies(self, memory: np.ndarray) -> DeviceCopies:
+    def copies(self, memory: np.ndarray) -> Copies:
         with self._device:
             return DeviceCopies(self.xp, memory)
 

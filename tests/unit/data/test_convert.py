@@ -215,6 +215,6 @@ def test_real_data_sets(tmp_path, name, train, test, shape, counts):
     made = shard_files(name, tmp_path / "out", 4, source=Path(folder) / name)
     assert train in (None, made["train"].total) and test == made["test"].total
     assert made["train"].features.shape == shape
-    x, y = stored(made["test"]).values()
+    x, y, *_ = stored(made["test"]).values()
     assert np.abs(np.bincount(y) - (counts or 1000)).max() < (1 if counts else 150)
     assert 20 < x.mean() < 140
