@@ -117,8 +117,7 @@ class Region:
     """Two images of the same state, as its process and a successor of it see them."""
 
     def __init__(self, images: Sequence[Image], pace: Pace, copies: Copies | None = None) -> None:
-        self._images, self._pace, self._beside = tuple(images), pace, copies is not None
-        self._copies = copies or Copies()
+        self._images, self._pace, self._copies = tuple(images), pace, copies or Copies()
         self._under_way: tuple[Image, int] | None = None  # and its number
 
     def save(self, version: int, arrays: Mapping[str, Array], note: bytes = b"", number: int | None = None) -> None:
@@ -143,7 +142,7 @@ class Region:
         older.head[1] = version
         self._under_way = older, newer.number + 1 if number is None else number
         self._pace.seconds += time.perf_counter() - began
-        if not self._beside:
+        if not self._copies.beside:
             self.finish()
         if self.fenced:
             raise Superseded("a successor of this process continues from what it has saved")

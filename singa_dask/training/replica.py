@@ -143,12 +143,11 @@ class Replica:
             exchange = _exchange(job, device_comm or comm, cut.buckets, codec, flat, on)
         states = states_of(job.updater)
         regions = None
-        on_gpu = ops.device != "cpu"
         moves = topology.codec != "kFull" or algorithm(job.train_one_batch).carries
         # A moving state would have to leave the GPU at each step.
-        if holder is not None and links is None and not (on_gpu and moves):
+        if holder is not None and links is None and not (moves and ops.device != "cpu"):
             of_slices = [layout_of((s.index, SLICE), s.start, s.stop, states, flat.values.dtype) for s in slices]
-            regions = Regions.create(of_slices, room, ops.copies if on_gpu else None)
+            regions = Regions.create(of_slices, room, ops.copies)
         stub = {"behind": int(topology.one_behind), "codec": codec, "exactly": _exactly(slices, entries), **stub}
         return cls(
             job,

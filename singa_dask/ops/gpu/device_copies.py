@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 from weakref import finalize
 
 import numpy as np
@@ -15,10 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceCopies(Copies):
-    """On a stream of their own, each after the work that is already in the caller's current stream.
+    """Copies on a stream of their own. Each begins after the work that is already in the caller's current stream.
 
-    memory: that they go to. It is pinned; where CUDA can't pin it, the caller waits for each copy.
+    memory: what the copies are written to. It is pinned. If CUDA cannot pin it, the caller waits for each copy.
     """
+
+    beside: ClassVar[bool] = True
 
     def __init__(self, cupy: Any, memory: np.ndarray) -> None:
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
